@@ -1,0 +1,24 @@
+# Everything a newcomer needs: `make demo`, `make test`. Both create .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup test lint types check
+
+setup: .venv/.installed
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/pyright
+
+check: test lint types

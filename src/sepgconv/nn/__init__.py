@@ -1,0 +1,8 @@
+"""Layers. Features are plain tensors `(b, c, h, y, x)`; anything that acts on them elementwise is stock torch."""
+
+from sepgconv.nn._block import ResidualBlock
+from sepgconv.nn._conv import GroupConv, LiftingConv
+from sepgconv.nn._norm import BatchNorm
+from sepgconv.nn._pool import GroupPool, SpatialPool
+
+__all__ = ["BatchNorm", "GroupConv", "GroupPool", "LiftingConv", "ResidualBlock", "SpatialPool"]

@@ -1,0 +1,65 @@
+"""The residual block of the paper's ResNet."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sepgconv.grids import Grid
+from sepgconv.kernels import Factor
+from sepgconv.nn._conv import GroupConv
+from sepgconv.nn._norm import BatchNorm
+from sepgconv.siren import KernelConfig
+
+
+class ResidualBlock(nn.Module):
+    """Two group convolutions with a shortcut: relu(relu(bn(conv(relu(bn(conv(f)))))) + shortcut(f)).
+
+    Where channels or grids differ, the shortcut is a 1×1 group convolution of the same factorisation whose kernel
+    networks have half the width; otherwise it is the identity (paper, appendix B.1).
+
+    Args:
+        in_channels: channels of the input and of the first convolution's output.
+        out_channels: channels of the output.
+        kernel_size: odd width of the kernels in pixels.
+        grid: where the input lives.
+        out_grid: where the output lives, if elsewhere.
+        factorisation: as in `GroupConv`.
+        kernel: settings of the kernel networks.
+
+    Shapes:
+        `(b, in_channels, h, y, x)` → `(b, out_channels, h, y, x)`
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        grid: Grid,
+        out_grid: Grid | None = None,
+        factorisation: str | Sequence[Factor] = "separable",
+        kernel: KernelConfig = KernelConfig(),
+    ) -> None:
+        super().__init__()
+        target = grid if out_grid is None else out_grid
+        shared = {"grid": grid, "factorisation": factorisation}
+        self.conv1 = GroupConv(in_channels, in_channels, kernel_size, kernel=kernel, **shared)
+        self.norm1 = BatchNorm(in_channels)
+        self.conv2 = GroupConv(in_channels, out_channels, kernel_size, kernel=kernel, out_grid=target, **shared)
+        self.norm2 = BatchNorm(out_channels)
+        self.shortcut: nn.Module = nn.Identity()
+        if in_channels != out_channels or target is not grid:
+            narrow = replace(kernel, hidden=max(kernel.hidden // 2, 1))
+            shortcut = GroupConv(in_channels, out_channels, 1, kernel=narrow, out_grid=target, **shared)
+            shortcut.redraws = False  # conv2 has just moved the grid on which the two are added
+            self.shortcut = shortcut
+
+    def forward(self, features: Float[Tensor, "b i h *space"]) -> Float[Tensor, "b j o *space"]:
+        """Adds the block's output to the shortcut's."""
+        hidden = F.relu(self.norm1(self.conv1(features)))
+        hidden = F.relu(self.norm2(self.conv2(hidden)))
+        return F.relu(hidden + self.shortcut(features))

@@ -1,0 +1,30 @@
+"""Batch normalisation of features on a group."""
+
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sepgconv.nn._check import floating
+
+
+class BatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch normalisation with one mean and variance per channel, over batch, subgroup and space: equivariant.
+
+    Shapes:
+        `(b, c, h, y, x)` → the same; any number of spatial axes.
+    """
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        floating(input, self)
+        if input.ndim != 2 and not 4 <= input.ndim <= 6:
+            raise ValueError(f"BatchNorm takes (b, c, h, ...) with 1 to 3 spatial axes, got {tuple(input.shape)}")
+        if input.shape[1] != self.num_features:
+            raise ValueError(f"BatchNorm has {self.num_features} channels, got {input.shape[1]}: {tuple(input.shape)}")
+
+    def forward(self, input: Float[Tensor, "b c h *space"]) -> Float[Tensor, "b c h *space"]:
+        """Normalises; in the memory layout of the convolutions, without a copy."""
+        self._check_input_dim(input)
+        rows = rearrange(input, "b c h ... -> b ... h c")
+        if not rows.is_contiguous():
+            return super().forward(input)
+        return rearrange(super().forward(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape), "b ... h c -> b c h ...")

@@ -1,0 +1,105 @@
+"""Kernel networks: small MLPs that map coordinates in a Lie algebra to kernel values."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+ACTIVATIONS = {"sine": None, "relu": nn.ReLU, "leaky_relu": nn.LeakyReLU, "silu": nn.SiLU}
+
+
+@dataclass(frozen=True)
+class KernelConfig:
+    """Settings of the kernel networks.
+
+    Args:
+        hidden: width of the hidden layers.
+        layers: number of hidden layers after the first.
+        omega0: frequency multiplier ω₀ of the sine layers: small is smooth. Other activations ignore it.
+        activation: `sine` (a SIREN), or `relu`, `leaky_relu`, `silu`.
+    """
+
+    hidden: int = 64
+    layers: int = 2
+    omega0: float = 10.0
+    activation: str = "sine"
+
+    def __post_init__(self) -> None:
+        if self.hidden < 1:
+            raise ValueError(f"hidden must be at least 1, got {self.hidden!r}")
+        if self.layers < 0:
+            raise ValueError(f"layers must be at least 0, got {self.layers!r}")
+        if not (math.isfinite(self.omega0) and self.omega0 > 0):
+            raise ValueError(f"omega0 must be a positive number, got {self.omega0!r}")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {self.activation!r}")
+
+
+class Sine(nn.Module):
+    """x ↦ sin(ω₀·x)."""
+
+    def __init__(self, omega0: float) -> None:
+        super().__init__()
+        self.omega0 = omega0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Elementwise."""
+        return torch.sin(self.omega0 * x)
+
+
+class KernelNetwork(nn.Module):
+    """An MLP from coordinates in [−1, 1]^n to kernel values; without coordinates, a plain learned vector.
+
+    Shapes:
+        coordinates `(rows, n)` → values `(rows, out)`
+    """
+
+    def __init__(self, in_features: int, out_features: int, config: KernelConfig) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.config = in_features, out_features, config
+        self.hidden = nn.Sequential()
+        if in_features == 0:
+            self.value = nn.Parameter(torch.empty(1, out_features))
+            return
+        widths = [in_features] + [config.hidden] * (config.layers + 1)
+        layers: list[nn.Module] = []
+        for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+            activation = ACTIVATIONS[config.activation]
+            layers += [nn.Linear(fan_in, fan_out), activation() if activation else Sine(config.omega0)]
+        self.hidden = nn.Sequential(*layers)
+        self.out = nn.Linear(config.hidden, out_features)
+
+    @torch.no_grad()
+    def reset_hidden(self) -> None:
+        """Draws the hidden layers: the SIREN rule (Sitzmann et al. 2020) for sines, He's for the others."""
+        sine = self.config.activation == "sine"
+        for index, layer in enumerate(m for m in self.hidden if isinstance(m, nn.Linear)):
+            fan_in = layer.in_features
+            if sine:
+                bound = 1 / fan_in if index == 0 else math.sqrt(6 / fan_in) / self.config.omega0
+                layer.weight.uniform_(-bound, bound)
+            else:
+                nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+            layer.bias.uniform_(-1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in))
+
+    @torch.no_grad()
+    def reset_out(self, std: float) -> None:
+        """Draws the last layer with the given standard deviation; values are combinations of hidden units."""
+        if self.in_features == 0:
+            self.value.normal_(std=std)
+        else:
+            self.out.weight.uniform_(-math.sqrt(3) * std, math.sqrt(3) * std)
+            self.out.bias.zero_()
+
+    @torch.no_grad()
+    def scale_out(self, factor: float) -> None:
+        """Multiplies all values."""
+        (self.out.weight if self.in_features else self.value).mul_(factor)
+
+    def forward(self, coordinates: Float[Tensor, "rows n"]) -> Float[Tensor, "rows out"]:
+        """Kernel values at the given coordinates."""
+        if self.in_features == 0:
+            return self.value.expand(coordinates.shape[0], -1)
+        return self.out(self.hidden(coordinates))
