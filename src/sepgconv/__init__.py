@@ -1,6 +1,6 @@
 """Separable group convolutions on affine Lie groups R^d ⋊ H, with continuous kernels, in PyTorch."""
 
-from sepgconv import groups
+from sepgconv import groups, models, testing
 from sepgconv.grids import Grid, scale1, scale2, se2, set_resolution, sim2, translation2
 from sepgconv.kernels import FACTORISATIONS, Factor
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool
@@ -22,10 +22,12 @@ __all__ = [
     "ResidualBlock",
     "SpatialPool",
     "groups",
+    "models",
     "scale1",
     "scale2",
     "se2",
     "set_resolution",
     "sim2",
+    "testing",
     "translation2",
 ]

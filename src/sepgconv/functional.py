@@ -146,18 +146,19 @@ class Structured:
         step = self.chunk if self.open else channels[1]
         weights = []
         for start in range(0, channels[1], step):
-            chosen = slice(start, start + step)
+            chosen = slice(start, min(start + step, channels[1]))
             part = [v if v.shape[-1] == 1 else v[..., chosen] for v in values]
-            weights.append([self._weight(stage, part, geometry) for stage in self.stages])
+            weights.append([self._weight(stage, part, geometry, chosen.stop - start) for stage in self.stages])
         return weights
 
-    def _weight(self, stage: Stage, values: Sequence[Values], geometry: Geometry) -> Tensor:
+    def _weight(self, stage: Stage, values: Sequence[Values], geometry: Geometry, width: int) -> Tensor:
         """A stage's kernel as `(o…, h…, i, j)` or, if it is spatial, as the weight of a grouped convolution."""
         rank, kernel = len(geometry.target), multiply([values[n] for n in stage.terms])
         sizes = [n if stage.spatial or p in stage.parts else 1 for p, n in enumerate(geometry.target)]
         sizes += [n if p in stage.parts else 1 for p, n in enumerate(geometry.source)]
-        sizes += [geometry.kernel_size**geometry.space if stage.spatial else 1, kernel.shape[-2], kernel.shape[-1]]
-        kernel = kernel.expand(sizes)
+        taps = geometry.kernel_size**geometry.space if stage.spatial else 1
+        per_group = stage.spatial and "j" in stage.before  # one kernel per group, even if it is the same for all
+        kernel = kernel.expand(*sizes, taps, kernel.shape[-2], width if per_group else kernel.shape[-1])
         if not stage.spatial:
             return kernel.squeeze(2 * rank)
         o, h = _letters("o", rank), _letters("h", rank)

@@ -239,9 +239,10 @@ class GroupKernel(nn.Module):
         With independent last-layer weights a kernel's expected power spectrum over G is S(ω) = Σ_u |F[a_u]|², a_u being
         its hidden units; the spectra of factors multiply. White noise gains ∫S, which is how a lifting kernel is scaled.
         But smooth kernels make smooth features, whose spectrum after p layers is S^p, and those gain ∫S·S^p / ∫S^p.
-        Group kernels are scaled for p = 2, which holds the variance of deeper stacks too.
+        Group kernels are scaled for the p that keeps stacks of several layers steady; it grows with the dimension of G,
+        since the more axes a spectrum has, the faster its peak takes over.
         """
-        depth = 2 if self.source else 0
+        depth = (1 + self.grid.space + len(self.names)) / 2 if self.source else 0
         pending = {"x", *(range(len(self.names)) if self.source else ())}
         for factor, term, network in zip(self.factors, self.terms, self.networks, strict=False):
             assert isinstance(network, KernelNetwork)
@@ -291,7 +292,9 @@ class GroupKernel(nn.Module):
                 units = row.reshape(-1, *(1,) * units.ndim) * units
         if "x" in weighted:
             window = self._positions()[1]
-            row = window[middle] * (window.square().sum(-1).mean() / window[middle].square().sum()).sqrt()
+            row = window[middle]
+            if not self.source:  # white noise gains less at larger scales; smooth features gain the same at all
+                row = row * (window.square().sum(-1).mean() / row.square().sum()).sqrt()
             units = units * row[:, None] if term.spatial else units.unsqueeze(-2) * row[:, None]
         if term.spatial or "x" in weighted:
             units = units.unflatten(-2, (self.kernel_size,) * self.grid.space)

@@ -43,7 +43,7 @@ def symmetric_sampling(layer: nn.Module, sizes: tuple[int, ...], kernel: int, st
     fits = f"{smaller} or {larger}" if smaller >= kernel - 2 * padding and smaller > 0 else f"{larger}"
     if not torch.compiler.is_compiling():
         warnings.warn(
-            f"{layer} loses equivariance on an input of size {size}: stride {stride} with a window of {kernel} and "
+            f"{type(layer).__name__}({layer.extra_repr()}) loses equivariance on an input of size {size}: stride {stride} with a window of {kernel} and "
             f"padding {padding} samples it off centre. Crop, pad or resize so that this layer sees {fits} "
             f"(or use stride 1).",
             EquivarianceWarning,

@@ -1,0 +1,62 @@
+"""All-CNN-C (Springenberg et al. 2014) with group convolutions, as in the paper's comparison on CIFAR-10."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from sepgconv.grids import Grid
+from sepgconv.kernels import Factor
+from sepgconv.models._resnet import widen
+from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, SpatialPool
+from sepgconv.siren import KernelConfig
+
+
+def allcnnc(
+    grid: Grid,
+    in_channels: int = 3,
+    num_classes: int = 10,
+    *,
+    factorisation: str | Sequence[Factor] = "separable",
+    kernel: KernelConfig = KernelConfig(hidden=6, layers=1),
+    width: float = 1.0,
+    kernel_size: int = 3,
+) -> nn.Sequential:
+    """Seven convolutions with spatial extent and two without, pooled to logits over the group.
+
+    Args:
+        grid: the group that all layers are equivariant to.
+        in_channels: channels of the images.
+        num_classes: number of logits.
+        factorisation: as in `GroupConv`.
+        kernel: settings of the kernel networks; the paper compares widths 5, 6 and 16 with one hidden layer.
+        width: multiplies all hidden channel counts.
+        kernel_size: odd width of the kernels in pixels.
+
+    Shapes:
+        `(b, in_channels, y, x)` → `(b, num_classes)`
+    """
+    narrow, wide = widen(96, width), widen(192, width)
+    shared = {"grid": grid, "factorisation": factorisation, "kernel": kernel}
+
+    def conv(before: int, after: int, size: int) -> list[nn.Module]:
+        return [GroupConv(before, after, size, **shared), BatchNorm(after), nn.ReLU()]
+
+    return nn.Sequential(
+        nn.Dropout(0.2),
+        LiftingConv(in_channels, narrow, kernel_size, grid=grid, kernel=kernel),
+        BatchNorm(narrow),
+        nn.ReLU(),
+        *conv(narrow, narrow, kernel_size),
+        SpatialPool("max", 2),
+        *conv(narrow, narrow, kernel_size),
+        nn.Dropout(0.5),
+        *conv(narrow, wide, kernel_size),
+        *conv(wide, wide, kernel_size),
+        SpatialPool("max", 2),
+        *conv(wide, wide, kernel_size),
+        nn.Dropout(0.5),
+        *conv(wide, wide, kernel_size),
+        *conv(wide, wide, 1),
+        GroupConv(wide, num_classes, 1, **shared),
+        GroupPool("max"),
+    )

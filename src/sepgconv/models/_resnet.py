@@ -1,0 +1,68 @@
+"""The paper's ResNet (appendix B.1): one lifting convolution, two residual blocks, one last group convolution."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from sepgconv.grids import Grid
+from sepgconv.kernels import Factor
+from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool
+from sepgconv.siren import KernelConfig
+
+
+def widen(channels: int, width: float) -> int:
+    """A channel count times a width multiplier, at least one."""
+    if not width > 0:
+        raise ValueError(f"width must be positive, got {width!r}")
+    return max(round(channels * width), 1)
+
+
+def resnet(
+    grid: Grid,
+    in_channels: int = 1,
+    num_classes: int = 10,
+    *,
+    factorisation: str | Sequence[Factor] = "separable",
+    kernel: KernelConfig = KernelConfig(),
+    width: float = 1.0,
+    image_size: int = 28,
+) -> nn.Sequential:
+    """The paper's shallow ResNet; on `translation2()` with `factorisation="nonseparable"` it is the plain baseline.
+
+    Args:
+        grid: the group that all layers are equivariant to.
+        in_channels: channels of the images.
+        num_classes: number of logits.
+        factorisation: as in `GroupConv`.
+        kernel: settings of the kernel networks.
+        width: multiplies all channel counts but the classifier's.
+        image_size: height of the images in pixels, from which the last kernel's size follows.
+
+    Shapes:
+        `(b, in_channels, y, x)` → `(b, num_classes)`
+    """
+    narrow, wide = widen(32, width), widen(64, width)
+    shared = {"grid": grid, "factorisation": factorisation, "kernel": kernel}
+    last = min(max(image_size // 4 - 7, 3), 11)
+    return nn.Sequential(
+        LiftingConv(in_channels, narrow, 7, grid=grid, kernel=kernel),
+        BatchNorm(narrow),
+        nn.ReLU(),
+        ResidualBlock(narrow, narrow, 7, **shared),
+        BatchNorm(narrow),
+        SpatialPool("max", 2),
+        nn.ReLU(),
+        ResidualBlock(narrow, wide, 7, **shared),
+        BatchNorm(wide),
+        SpatialPool("max", 2),
+        nn.ReLU(),
+        GroupConv(wide, wide, last + 1 - last % 2, padding="valid", **shared),
+        BatchNorm(wide),
+        nn.ReLU(),
+        GroupPool("max"),
+        nn.Linear(wide, 256, bias=False),
+        nn.BatchNorm1d(256),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.Linear(256, num_classes),
+    )

@@ -1,0 +1,183 @@
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import sepgconv as sg
+from sepgconv.functional import multiply
+from sepgconv.kernels import LIFTING, GroupKernel, ball, relative_offsets, resolve, taps
+from sepgconv.siren import KernelNetwork
+
+
+def kernel(factorisation="separable", *, size: int = 5, grid=None, out_grid=None, channels=(2, 3)) -> GroupKernel:
+    grid = grid or sg.se2(8)
+    factors = resolve(factorisation, grid)
+    return GroupKernel(channels, size, factors=factors, config=sg.KernelConfig(), grid=out_grid or grid, source=grid)
+
+
+def rows_seen(module: torch.nn.Module) -> dict[str, int]:
+    """How many rows reach each kernel network in one sampling."""
+    counts: dict[str, int] = {}
+    hooks = []
+    for name, network in module.named_modules():
+        if isinstance(network, KernelNetwork):
+            hooks.append(network.register_forward_pre_hook(lambda _, x, n=name: counts.update({n: len(x[0])})))
+    module()
+    for hook in hooks:
+        hook.remove()
+    return counts
+
+
+def test_named_factorisations() -> None:
+    expected = {"nonseparable", "separable", "h_separable", "gseparable", "dseparable", "dgseparable"}
+    assert set(sg.FACTORISATIONS) == expected
+    assert resolve("separable", sg.sim2(4, 3))[0].coordinates == "rotation scale"
+    assert resolve("separable", sg.translation2())[0].coordinates == ""
+
+
+@pytest.mark.parametrize(("sizes", "offsets"), [((8, 8), 8), ((4, 12), 12), ((8, 12), 24), ((6, 4), 12), ((1, 1), 1)])
+def test_rotation_offsets_are_circulant_and_evaluated_once(sizes, offsets) -> None:
+    source, target = (sg.se2(n).axes[0] for n in sizes)
+    table = relative_offsets(source, target)
+    assert len(table.values) == offsets == math.lcm(*sizes)
+    pairs = source.points[None] - target.points[:, None]
+    difference = torch.remainder(table.values[table.index] - pairs + 1, 2 * math.pi) - 1
+    assert difference.abs().max() < 1e-12
+    assert (table.values > -math.pi + 1e-9).all()
+    assert_close(table.weight, torch.full_like(table.weight, 1 / sizes[0]))
+    if sizes[0] == sizes[1]:
+        for row in range(1, sizes[0]):
+            assert torch.equal(table.index[row], table.index[0].roll(row))
+
+
+def test_an_offset_of_half_a_turn_is_one_offset() -> None:
+    table = relative_offsets(sg.se2(8).axes[0], sg.se2(8).axes[0])
+    half = table.index[torch.arange(8), (torch.arange(8) + 4) % 8]
+    assert len(half.unique()) == 1
+    assert table.values[half[0]].item() == pytest.approx(math.pi)
+
+
+def test_scale_offsets_are_toeplitz_and_banded() -> None:
+    axis = sg.scale2(5, 3.0).axes[0]
+    table = relative_offsets(axis, axis)
+    assert_close(table.values, torch.tensor([-1.0, 0.0, 1.0]).double() * axis.cell)
+    band = (torch.arange(5)[None] - torch.arange(5)[:, None]).abs() <= 1
+    assert torch.equal(table.weight > 0, band)
+    wide = sg.scale2(5, 3.0, scale_support=2).axes[0]
+    assert len(relative_offsets(wide, wide).values) == 5
+
+
+@pytest.mark.parametrize("rotations", [4, 8, 16])
+def test_k_h_is_evaluated_on_n_offsets_not_n_squared(rotations: int) -> None:
+    counts = rows_seen(kernel("separable", grid=sg.se2(rotations)))
+    assert counts["networks.0"] == rotations
+    assert counts["networks.1"] == rotations * 25
+    sim = rows_seen(kernel("separable", grid=sg.sim2(rotations, 5)))
+    assert sim["networks.0"] == rotations * 3  # the element's scale and its two neighbours
+    apart = rows_seen(kernel("h_separable", grid=sg.sim2(rotations, 5)))
+    assert [apart[f"networks.{n}"] for n in range(2)] == [3, rotations]
+
+
+def test_window_is_a_ball_that_fits_the_taps() -> None:
+    for size in (1, 3, 5, 7, 9):
+        radius = taps(size, 2).norm(dim=-1) / ((size + 1) / 2)
+        window = ball(radius, size)
+        assert window[len(window) // 2] == 1
+        assert ball(torch.tensor([(size - 1) / (size + 1)]).double(), size).item() == pytest.approx(1)
+        assert ball(torch.tensor([1.0]).double(), size).item() == pytest.approx(0)
+    line = torch.linspace(0, 1.2, 2000).double()
+    assert ball(line, 7).diff().abs().max() < 0.01  # no jump
+    assert (ball(line, 7).diff() <= 1e-12).all()
+
+
+def test_taps_are_in_weight_order_with_y_up() -> None:
+    assert taps(3, 2).tolist()[:4] == [[-1, 1], [0, 1], [1, 1], [-1, 0]]
+    assert taps(3, 1).tolist() == [[-1], [0], [1]]
+    assert taps(3, 3).tolist()[0] == [-1, 1, -1]
+    assert taps(1, 2).tolist() == [[0, 0]]
+
+
+def test_dilation_widens_the_kernel_and_divides_by_its_volume() -> None:
+    """k(x/s)/s² at the largest scale fills the window; at scale 1 it is the same function, narrower."""
+    grid = sg.scale2(2, 2.0)
+    lifting = GroupKernel((1, 1), 15, factors=LIFTING, config=sg.KernelConfig(omega0=2.0), grid=grid, source=None).double()
+    small, large = multiply(lifting()).reshape(2, 15, 15).detach()
+    at = torch.arange(-3, 4) + 7
+    assert_close(large[1::2, 1::2] * 4, small[at][:, at], atol=1e-12, rtol=1e-9)
+    reach = (small.abs() > 0).nonzero().sub(7).abs().max().item()
+    assert reach == 3  # outer radius 8 at scale 2 is 4 at scale 1, where the window has come to zero
+    assert (large.abs() > 0).nonzero().sub(7).abs().max().item() == 7
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_determinant_of_a_similarity_is_s_squared_in_every_layer(size: int) -> None:
+    grid = sg.sim2(4, 3, 4.0)
+    layer = kernel("separable", grid=grid, size=size)
+    window = layer._positions()[1][0, :, size * size // 2]
+    expected = torch.tensor([1, 1 / 4, 1 / 16]) if size > 1 else torch.ones(3)  # δ(h⁻¹x)/|det h| = δ(x)
+    assert_close(window, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_constants_follow_the_precision(dtype: torch.dtype) -> None:
+    layer = kernel().to(dtype)
+    assert {buffer.dtype for buffer in layer.buffers() if buffer.is_floating_point()} == {dtype}
+    exact = kernel().double()
+    assert_close(layer.inverses.double(), exact.inverses, atol=6e-8 if dtype == torch.float32 else 0, rtol=0)
+
+
+def test_user_tables() -> None:
+    table = (sg.Factor("rotation", "ij"), sg.Factor("x scale", "j"))
+    assert [f.coordinates for f in resolve(table, sg.sim2(4, 2))] == ["rotation", "x scale"]
+    layer = sg.GroupConv(2, 3, 3, grid=sg.sim2(4, 2), factorisation=table)
+    assert layer(torch.randn(1, 2, 8, 5, 5)).shape == (1, 3, 8, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("table", "grid", "message"),
+    [
+        ("spectral", sg.se2(4), "nonseparable, separable, h_separable, gseparable, dseparable, dgseparable.*'spectral'"),
+        ("h_separable", sg.se2(4), "needs a product of rotations and scales.*got a grid with rotation"),
+        ("h_separable", sg.scale2(4), "got a grid with scale"),
+        ("h_separable", sg.translation2(), "a trivial group"),
+        ((sg.Factor("scale", "ij"),), sg.se2(4), r"sees \['scale'\], but this grid has \['x', 'h', 'rotation'\]"),
+        ((sg.Factor("x", "k"),), sg.se2(4), "channels must be 'ij', 'i', 'j' or '', got 'k'"),
+        ((sg.Factor("x h", "j"),), sg.se2(4), "no factor carries the channel index i"),
+        ((), sg.se2(4), "no factor carries the channel index i or j"),
+        (("x",), sg.se2(4), "a table of Factor, got 'x'"),
+    ],
+)
+def test_bad_factorisations(table, grid, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        resolve(table, grid)
+
+
+GROUPS = {"se2": lambda: sg.se2(8), "scale2": sg.scale2, "sim2": lambda: sg.sim2(4, 3), "plain": sg.translation2}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_variance_through_six_layers_at_init(group: str) -> None:
+    """White noise through one lifting and five group convolutions without normalisation, for every factorisation."""
+    print()
+    for factorisation in sg.FACTORISATIONS:
+        if factorisation == "h_separable" and group != "sim2":
+            continue
+        variances = torch.zeros(3, 6)
+        for seed in range(3):
+            torch.manual_seed(seed)
+            grid = GROUPS[group]()
+            x = torch.randn(2, 16, 28, 28)
+            for depth in range(6):
+                if depth == 0:
+                    layer = sg.LiftingConv(16, 32, 5, grid=grid)
+                else:
+                    layer = sg.GroupConv(32, 32, 5, grid=grid, factorisation=factorisation)
+                with torch.no_grad():
+                    x = layer.eval()(x)
+                variances[seed, depth] = x.var()
+        mean = variances.mean(0)
+        print(f"{group:7s}{factorisation:14s}" + " ".join(f"{v:.2f}" for v in mean))
+        assert 0.8 < mean[0] < 1.25
+        assert mean.min() > 0.25, factorisation
+        assert mean.max() < 4, factorisation
