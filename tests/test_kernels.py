@@ -158,7 +158,11 @@ GROUPS = {"se2": lambda: sg.se2(8), "scale2": sg.scale2, "sim2": lambda: sg.sim2
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_variance_through_six_layers_at_init(group: str) -> None:
-    """White noise through one lifting and five group convolutions without normalisation, for every factorisation."""
+    """White noise through one lifting and five group convolutions without normalisation, for every factorisation.
+
+    Smooth kernels pass low frequencies, so that no rule that ignores the input holds the variance exactly: without the
+    spectral one it would grow by a factor of 10⁴ to 10¹⁰ here.
+    """
     print()
     for factorisation in sg.FACTORISATIONS:
         if factorisation == "h_separable" and group != "sim2":
@@ -179,5 +183,5 @@ def test_variance_through_six_layers_at_init(group: str) -> None:
         mean = variances.mean(0)
         print(f"{group:7s}{factorisation:14s}" + " ".join(f"{v:.2f}" for v in mean))
         assert 0.8 < mean[0] < 1.25
-        assert mean.min() > 0.25, factorisation
-        assert mean.max() < 4, factorisation
+        assert mean.min() > 0.33, factorisation
+        assert mean.max() < (3.5 if factorisation == "gseparable" else 2.5), factorisation

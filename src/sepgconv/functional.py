@@ -33,13 +33,11 @@ class Geometry:
     source: tuple[int, ...]
     target: tuple[int, ...]
 
-    def conv(self, x: Tensor, weight: Tensor, groups: int = 1) -> Tensor:
-        """An ordinary convolution over space, whose weight has its taps in one axis."""
-        weight = weight.unflatten(-1, (self.kernel_size,) * self.space)
-        if self.space == 2:
-            weight = weight.contiguous(memory_format=torch.channels_last)
+    def conv(self, rows: Tensor, weight: Float[Tensor, "out k in"], groups: int = 1) -> Tensor:
+        """An ordinary convolution over space, `b … in -> b … out`; torch sees it as channels-last."""
+        weight = weight.unflatten(1, (self.kernel_size,) * self.space).movedim(-1, 1)
         convolve = (F.conv1d, F.conv2d, F.conv3d)[self.space - 1]
-        return convolve(x, weight, None, self.stride, self.padding, 1, groups)
+        return convolve(rows.movedim(-1, 1), weight, None, self.stride, self.padding, 1, groups).movedim(1, -1)
 
 
 def multiply(values: Sequence[Values]) -> Values:
@@ -55,7 +53,8 @@ def to_rows(features: Features, shape: tuple[int, ...]) -> Tensor:
 
 def from_rows(rows: Tensor, rank: int) -> Features:
     """`b … h… c -> b c h …`, always a view of contiguous rows."""
-    rows = rows.reshape(*rows.shape[: rows.ndim - rank - 1], -1, rows.shape[-1])
+    outer, shape = rows.shape[: rows.ndim - rank - 1], rows.shape[rows.ndim - rank - 1 : -1]
+    rows = rows.reshape(*outer, math.prod(shape), rows.shape[-1])
     return rearrange(rows, "b ... h c -> b c h ...")
 
 
@@ -63,19 +62,18 @@ class Dense:
     """The oracle: k(h⁻¹(x̃ − x), h⁻¹h̃)/|det h| for every pair of elements, and one convolution over all of them."""
 
     def prepare(self, values: Sequence[Values], geometry: Geometry, channels: tuple[int, int]) -> Weights:
-        """The full kernel as the weight of an ordinary convolution, `(o j) (h i) k`."""
+        """The full kernel as the weight of an ordinary convolution, `(o j) k (h i)`."""
         size = (*geometry.target, *geometry.source, geometry.kernel_size**geometry.space, *channels)
         kernel = multiply(values).expand(size)
         kernel = kernel.reshape(math.prod(geometry.target), math.prod(geometry.source), *size[-3:])
-        return [[rearrange(kernel, "o h k i j -> (o j) (h i) k")]]
+        return [[rearrange(kernel, "o h k i j -> (o j) k (h i)").contiguous()]]
 
     def apply(self, features: Features, weights: Weights, geometry: Geometry) -> Features:
         """One convolution from all input elements and channels to all output elements and channels."""
-        x = rearrange(features, "b i h ... -> b (h i) ...")
-        if geometry.space == 2:
-            x = x.contiguous(memory_format=torch.channels_last)
-        y = geometry.conv(x, weights[0][0])
-        return rearrange(y, "b (o j) ... -> b j o ...", o=math.prod(geometry.target))
+        rows = rearrange(features, "b i h ... -> b ... (h i)").contiguous()
+        return rearrange(
+            geometry.conv(rows, weights[0][0]), "b ... (o j) -> b j o ...", o=math.prod(geometry.target)
+        )
 
     def multiply_adds(self, geometry: Geometry, channels: tuple[int, int]) -> float:
         """Multiply-adds per pixel."""
@@ -164,7 +162,7 @@ class Structured:
         o, h = _letters("o", rank), _letters("h", rank)
         groups, outs = _grouped(stage, o)
         axes = " ".join([*o, *h, "k i j"])
-        return rearrange(kernel, f"{axes} -> ({groups} {outs}) ({' '.join([*h, 'i'])}) k")
+        return rearrange(kernel, f"{axes} -> ({groups} {outs}) k ({' '.join([*h, 'i'])})").contiguous()
 
     def apply(self, features: Features, weights: Weights, geometry: Geometry) -> Features:
         """Runs the stages, for one chunk of output channels after the other."""
@@ -185,7 +183,7 @@ class Structured:
         shape = list(geometry.source)
         for stage in self.stages:
             labels = {*stage.before, *stage.after}
-            work = math.prod(width[label] for label in labels) * math.prod(shape)
+            work = math.prod([width[label] for label in labels]) * math.prod(shape)
             for part in stage.parts:
                 work *= geometry.target[part]
                 shape[part] = geometry.target[part]
@@ -235,7 +233,7 @@ def convolve_space(state: Tensor, weight: Tensor, stage: Stage, geometry: Geomet
     """Σ over x̃ (and whatever else is left to sum) of f(x̃, …) · k(h⁻¹(x̃ − x), …): a grouped convolution.
 
     Shapes:
-        state `(b, …, h…, i, j)`, weight `(groups·out, in, k)` → `(b, …, o…, 1, j)`
+        state `(b, …, h…, i, j)`, weight `(groups·out, k, in)` → `(b, …, o…, 1, j)`
     """
     rank, h = len(geometry.target), _letters("h", len(geometry.target))
     o = _letters("o", rank)
@@ -243,8 +241,7 @@ def convolve_space(state: Tensor, weight: Tensor, stage: Stage, geometry: Geomet
     kept = [name for part, name in enumerate(h) if part not in stage.parts] + ["j"] * ("j" in stage.before)
     summed = [name for part, name in enumerate(h) if part in stage.parts] + ["i"] + ["j"] * ("j" not in stage.before)
     axes = " ".join([*h, "i j"])
-    x = rearrange(state, f"b ... {axes} -> b ... ({' '.join([*kept, *summed])})").movedim(-1, 1)
-    count = x.shape[1] // weight.shape[1]
-    y = geometry.conv(x, weight, groups=count).movedim(1, -1)
+    rows = rearrange(state, f"b ... {axes} -> b ... ({' '.join([*kept, *summed])})").contiguous()
+    y = geometry.conv(rows, weight, groups=rows.shape[-1] // weight.shape[-1])
     sizes = dict(zip(o, geometry.target, strict=True))
     return rearrange(y, f"b ... ({groups} {outs}) -> b ... {' '.join([*o, '1 j'])}", **sizes)

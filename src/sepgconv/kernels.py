@@ -253,12 +253,13 @@ class GroupKernel(nn.Module):
             units = self._around_one_element(factor, term, network, weighted)
             expected = power_spectrum(units).sum(-1, keepdim=True)
             features = expected**depth / (expected**depth).mean()
+            gain = (expected * features).mean()
             if factor.channels == "j" and network.in_features:
-                # One function per channel: scaled by its own spectrum, not by what is expected of it.
-                actual = power_spectrum(units @ network.out.weight.t())
-                network.out.weight.div_((actual * features).mean(0).sqrt().to(units)[:, None])
+                # One function per channel: scaled by its own gain, unless that happens to be close to zero.
+                own = (power_spectrum(units @ network.out.weight.t()) * features).mean(0)
+                network.out.weight.mul_(own.clamp_min(0.1 * gain.item()).rsqrt().to(units)[:, None])
             else:
-                network.scale_out((expected * features).mean().rsqrt().item())
+                network.scale_out(gain.rsqrt().item())
         # What no factor sees is constant there; it is made good in the first factor.
         rest = power_spectrum(self._around_one_element(Factor("", ""), Term((), False, ""), None, pending))
         gain = (rest ** (depth + 1)).mean() / (rest**depth).mean() * self.channels[0] * self.gain**2

@@ -1,0 +1,59 @@
+import pytest
+import torch
+
+import sepgconv as sg
+
+
+def count(model: torch.nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("grid", "factorisation", "two_layers", "one_layer"),
+    [
+        (sg.se2(8), "nonseparable", 742_506, 716_490),
+        (sg.se2(8), "separable", 803_242, 755_370),
+        (sg.sim2(4, 4), "h_separable", 864_330, 794_602),
+    ],
+)
+def test_resnet_has_the_published_number_of_parameters(grid, factorisation, two_layers, one_layer) -> None:
+    assert count(sg.models.resnet(grid, 1, 10, factorisation=factorisation)) == two_layers
+    assert count(sg.models.resnet(grid, factorisation=factorisation, kernel=sg.KernelConfig(layers=1))) == one_layer
+
+
+@pytest.mark.parametrize(("hidden", "parameters"), [(5, 1_136_653), (6, 1_325_864), (16, 3_220_724)])
+def test_allcnnc_has_the_published_number_of_parameters(hidden: int, parameters: int) -> None:
+    kernel = sg.KernelConfig(hidden=hidden, layers=1)
+    model = sg.models.allcnnc(sg.sim2(8, 3), 3, 10, factorisation="h_separable", kernel=kernel)
+    assert count(model) == parameters
+
+
+@pytest.mark.parametrize("name", sg.models.list())
+@pytest.mark.parametrize("grid", [sg.se2(4), sg.sim2(2, 2), sg.scale2(2), sg.translation2()], ids=str)
+def test_every_model_runs_and_learns(name: str, grid: sg.Grid) -> None:
+    model = sg.models.create(name, grid, in_channels=2, num_classes=5, width=0.2)
+    x = torch.randn(4, 2, 28, 28)
+    logits = model(x)
+    assert logits.shape == (4, 5)
+    logits.square().mean().backward()
+    without = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+    assert not without
+    assert model.eval()(torch.randn(1, 2, 32, 40)).shape == (1, 5)
+
+
+@pytest.mark.parametrize("width", [2.5, 0.98, 0.72])
+def test_width_multiplies_channels(width: float) -> None:
+    model = sg.models.resnet(sg.scale2(2), width=width, factorisation="dgseparable")
+    assert model[0].out_channels == round(32 * width)
+
+
+def test_larger_images_get_a_larger_last_kernel() -> None:
+    sizes = {image: sg.models.resnet(sg.se2(4), width=0.1, image_size=image)[11].kernel_size for image in (28, 32, 64, 69, 128)}
+    assert sizes == {28: 3, 32: 3, 64: 9, 69: 11, 128: 11}
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(ValueError, match=r"model must be one of allcnnc, resnet; got 'resnett' \(did you mean 'resnet'\?\)"):
+        sg.models.create("resnett", sg.se2(4))
+    with pytest.raises(ValueError, match="width must be positive, got 0"):
+        sg.models.resnet(sg.se2(4), width=0)
