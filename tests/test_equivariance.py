@@ -100,9 +100,7 @@ def test_rectangles_turn_into_rectangles(group: str) -> None:
 
 def test_turning_the_input_rolls_the_h_axis() -> None:
     """Spelled out once without the testing module: rot90 of the image is rot90 of the features, rolled by n/4."""
-    net = nn.Sequential(
-        sg.LiftingConv(1, 2, 5, grid=(grid := sg.se2(8))), sg.GroupConv(2, 3, 5, grid=grid)
-    ).eval()
+    net = nn.Sequential(sg.LiftingConv(1, 2, 5, grid=(grid := sg.se2(8))), sg.GroupConv(2, 3, 5, grid=grid)).eval()
     x = torch.randn(1, 1, 9, 9)
     expected = torch.rot90(net(x).roll(2, dims=2), 1, (-2, -1))
     torch.testing.assert_close(net(torch.rot90(x, 1, (-2, -1))), expected, atol=2e-6, rtol=1e-5)
@@ -114,7 +112,7 @@ def test_it_would_be_noticed(factorisation: str) -> None:
     a, b = sg.sim2(4, 2), sg.sim2(8, 2)
     conv = sg.GroupConv(2, 2, 3, grid=a, out_grid=b, factorisation=factorisation).double().eval()
     with torch.no_grad():
-        conv.kernel.inverses.copy_(conv.kernel.inverses.transpose(-1, -2))  # h instead of h⁻¹
+        conv.kernel.inverses.copy_(conv.kernel.inverses.transpose(-1, -2).clone())  # h instead of h⁻¹
     x = torch.randn(1, 2, a.size, 7, 7, dtype=torch.float64)
     assert worst(conv, x, a, b) > 1e-2
     with pytest.raises(AssertionError, match="rotation 90°"):

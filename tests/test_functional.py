@@ -45,7 +45,10 @@ def by_definition(layer: sg.GroupConv, f: Tensor) -> Tensor:
                 row = list(local) if "x" in seen else []
                 row += [c for c, name in zip(columns, kernel.names, strict=True) if name in seen]
                 values = network(torch.stack(row)[None] if row else f.new_zeros(1, 0))
-                widths = [layer.in_channels if "i" in factor.channels else 1, layer.out_channels if "j" in factor.channels else 1]
+                widths = [
+                    layer.in_channels if "i" in factor.channels else 1,
+                    layer.out_channels if "j" in factor.channels else 1,
+                ]
                 k = k * values.reshape(widths)
             patch = padded[:, :, n, dy : dy + f.shape[3], dx : dx + f.shape[4]]
             out[:, :, o] += torch.einsum("bcyx,cd->bdyx", patch, k)
@@ -116,7 +119,9 @@ def test_structured_equals_dense_with_gradients(group: str, table: str) -> None:
         sizes, (False, True), ((torch.float32, 1e-5), (torch.float64, 1e-10))
     ):
         grid = make()
-        layer = sg.GroupConv(3, 9, size, grid=grid, out_grid=make_other() if unequal else None, factorisation=TABLES[table])
+        layer = sg.GroupConv(
+            3, 9, size, grid=grid, out_grid=make_other() if unequal else None, factorisation=TABLES[table]
+        )
         layer.to(dtype).eval()
         layer.grid.resample()
         layer.out_grid.resample()
@@ -172,7 +177,9 @@ def test_translation_is_the_plain_convolution(factorisation: str, size: int) -> 
     if factorisation == "nonseparable":
         layout = torch.channels_last
         same_layout = torch.nn.functional.conv2d(
-            x[:, :, 0].contiguous(memory_format=layout), weight.contiguous(memory_format=layout), padding=size // 2
+            x[:, :, 0].contiguous(memory_format=layout),
+            weight.contiguous(memory_format=layout),
+            padding=size // 2,
         )
         assert torch.equal(layer(x)[:, :, 0], same_layout)
     assert_close(layer(x)[:, :, 0], expected, atol=1e-6, rtol=1e-5)

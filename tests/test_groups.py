@@ -107,7 +107,9 @@ def test_batches_are_element_by_element(group: Group, data: st.DataObject) -> No
 
 def test_log_is_principal_and_continuous_at_the_identity() -> None:
     exact = torch.float64
-    angles = torch.tensor([[-1e-7], [0.0], [1e-7], [3.0], [-3.0], [2 * math.pi + 0.1], [-2 * math.pi - 0.1]], dtype=exact)
+    angles = torch.tensor(
+        [[-1e-7], [0.0], [1e-7], [3.0], [-3.0], [2 * math.pi + 0.1], [-2 * math.pi - 0.1]], dtype=exact
+    )
     expected = torch.tensor([[-1e-7], [0.0], [1e-7], [3.0], [-3.0], [0.1], [-0.1]], dtype=exact)
     assert_close(SO2().log(SO2().exp(angles)), expected, atol=1e-12, rtol=0)
     assert SO2().exp(torch.tensor([-math.pi], dtype=torch.float64)).item() == pytest.approx(math.pi)

@@ -22,7 +22,7 @@ def rows_seen(module: torch.nn.Module) -> dict[str, int]:
     hooks = []
     for name, network in module.named_modules():
         if isinstance(network, KernelNetwork):
-            hooks.append(network.register_forward_pre_hook(lambda _, x, n=name: counts.update({n: len(x[0])})))
+            hooks.append(network.register_forward_pre_hook(lambda _, x, n=name: counts.__setitem__(n, len(x[0]))))
     module()
     for hook in hooks:
         hook.remove()
@@ -101,7 +101,9 @@ def test_taps_are_in_weight_order_with_y_up() -> None:
 def test_dilation_widens_the_kernel_and_divides_by_its_volume() -> None:
     """k(x/s)/s² at the largest scale fills the window; at scale 1 it is the same function, narrower."""
     grid = sg.scale2(2, 2.0)
-    lifting = GroupKernel((1, 1), 15, factors=LIFTING, config=sg.KernelConfig(omega0=2.0), grid=grid, source=None).double()
+    lifting = GroupKernel(
+        (1, 1), 15, factors=LIFTING, config=sg.KernelConfig(omega0=2.0), grid=grid, source=None
+    ).double()
     small, large = multiply(lifting()).reshape(2, 15, 15).detach()
     at = torch.arange(-3, 4) + 7
     assert_close(large[1::2, 1::2] * 4, small[at][:, at], atol=1e-12, rtol=1e-9)
@@ -137,11 +139,19 @@ def test_user_tables() -> None:
 @pytest.mark.parametrize(
     ("table", "grid", "message"),
     [
-        ("spectral", sg.se2(4), "nonseparable, separable, h_separable, gseparable, dseparable, dgseparable.*'spectral'"),
+        (
+            "spectral",
+            sg.se2(4),
+            "nonseparable, separable, h_separable, gseparable, dseparable, dgseparable.*'spectral'",
+        ),
         ("h_separable", sg.se2(4), "needs a product of rotations and scales.*got a grid with rotation"),
         ("h_separable", sg.scale2(4), "got a grid with scale"),
         ("h_separable", sg.translation2(), "a trivial group"),
-        ((sg.Factor("scale", "ij"),), sg.se2(4), r"sees \['scale'\], but this grid has \['x', 'h', 'rotation'\]"),
+        (
+            (sg.Factor("scale", "ij"),),
+            sg.se2(4),
+            r"sees \['scale'\], but this grid has \['x', 'h', 'rotation'\]",
+        ),
         ((sg.Factor("x", "k"),), sg.se2(4), "channels must be 'ij', 'i', 'j' or '', got 'k'"),
         ((sg.Factor("x h", "j"),), sg.se2(4), "no factor carries the channel index i"),
         ((), sg.se2(4), "no factor carries the channel index i or j"),
@@ -153,7 +163,12 @@ def test_bad_factorisations(table, grid, message: str) -> None:
         resolve(table, grid)
 
 
-GROUPS = {"se2": lambda: sg.se2(8), "scale2": sg.scale2, "sim2": lambda: sg.sim2(4, 3), "plain": sg.translation2}
+GROUPS = {
+    "se2": lambda: sg.se2(8),
+    "scale2": sg.scale2,
+    "sim2": lambda: sg.sim2(4, 3),
+    "plain": sg.translation2,
+}
 
 
 @pytest.mark.parametrize("group", GROUPS)

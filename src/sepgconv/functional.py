@@ -2,8 +2,8 @@
 
 `Dense` multiplies all factors out and runs one convolution: slow and obviously right. `Structured` runs the factors one
 after the other. Both are small plans made from a kernel's factors: `prepare` turns sampled factors into weights (once,
-in eval), `apply` convolves features with them. Inside, features lie in memory as rows `(b, y, x, h…, c)`: for torch that
-is channels-last, so that mixing channels is a matrix product and spatial convolution needs no copy.
+in eval), `apply` convolves features with them. Inside, features lie in memory as rows `(b, y, x, h…, c)`: for torch
+that is channels-last, so that mixing channels is a matrix product and spatial convolution needs no copy.
 """
 
 import math
@@ -71,9 +71,7 @@ class Dense:
     def apply(self, features: Features, weights: Weights, geometry: Geometry) -> Features:
         """One convolution from all input elements and channels to all output elements and channels."""
         rows = rearrange(features, "b i h ... -> b ... (h i)").contiguous()
-        return rearrange(
-            geometry.conv(rows, weights[0][0]), "b ... (o j) -> b j o ...", o=math.prod(geometry.target)
-        )
+        return rearrange(geometry.conv(rows, weights[0][0]), "b ... (o j) -> b j o ...", o=math.prod(geometry.target))
 
     def multiply_adds(self, geometry: Geometry, channels: tuple[int, int]) -> float:
         """Multiply-adds per pixel."""
@@ -108,7 +106,8 @@ def stages(terms: Sequence[Term]) -> tuple[Stage, ...]:
             others = {name for n in group for name in (*terms[n].parts, *(["x"] if terms[n].spatial else []))}
             if seen & others or not (seen or others):
                 meets.append(group)
-        groups = [group for group in groups if group not in meets] + [[*sum(meets, []), number]]
+        merged = [n for group in meets for n in group]
+        groups = [*(group for group in groups if group not in meets), [*merged, number]]
 
     def key(group: list[int]) -> tuple[bool, bool, int]:
         carries_i = any("i" in terms[n].channels for n in group)

@@ -48,6 +48,11 @@ class Axis:
         return self.extent / (self.count if self.group.period else max(self.count - 1, 1))
 
     @property
+    def reach(self) -> float:
+        """The largest offset that a kernel sees; coordinates are scaled by it to [−1, 1]."""
+        return self.support or self.extent / 2
+
+    @property
     def weight(self) -> float:
         """Volume of a cell relative to the volume that a kernel sees: sums over H become integrals."""
         return self.cell / self.support if self.support else 1 / self.count
@@ -162,9 +167,7 @@ def se2(rotations: int = 8, *, sampling: str = "random") -> Grid:
     return Grid(2, (_rotations(2, rotations, sampling),))
 
 
-def scale2(
-    scales: int = 4, max_scale: float = 3**0.5, *, sampling: str = "fixed", scale_support: int = 1
-) -> Grid:
+def scale2(scales: int = 4, max_scale: float = 3**0.5, *, sampling: str = "fixed", scale_support: int = 1) -> Grid:
     """R² ⋊ R⁺: dilations and translations of the plane, scales from 1 to `max_scale`.
 
     A kernel reaches over `scale_support` neighbouring scales on either side.
@@ -191,9 +194,7 @@ def translation2() -> Grid:
     return Grid(2)
 
 
-def scale1(
-    scales: int = 4, max_scale: float = 3**0.5, *, sampling: str = "fixed", scale_support: int = 1
-) -> Grid:
+def scale1(scales: int = 4, max_scale: float = 3**0.5, *, sampling: str = "fixed", scale_support: int = 1) -> Grid:
     """R ⋊ R⁺: dilations and translations of 1-D signals."""
     return Grid(1, (_scales(1, scales, max_scale, sampling, scale_support),))
 
@@ -206,7 +207,9 @@ def set_resolution(model: nn.Module, **counts: int) -> None:
     grids = [module for module in model.modules() if isinstance(module, Grid)]
     known = {axis.keyword for grid in grids for axis in grid.axes}
     if not counts or set(counts) - known:
-        raise ValueError(f"set_resolution takes {sorted(known) or 'nothing: the model has no grid'}, got {sorted(counts)}")
+        raise ValueError(
+            f"set_resolution takes {sorted(known) or 'nothing: the model has no grid'}, got {sorted(counts)}"
+        )
     for grid in grids:
         keywords = {axis.keyword for axis in grid.axes}
         grid.set_resolution(**{keyword: count for keyword, count in counts.items() if keyword in keywords})

@@ -84,7 +84,8 @@ Values = Float[Tensor, "*o_h_k i j"]
 axes on which the term is constant have length 1."""
 
 
-class RelativeOffsets(NamedTuple):
+@dataclass(frozen=True)
+class RelativeOffsets:
     """The distinct offsets log(h⁻¹h̃) between two samplings of one part of H, and where each pair finds its own."""
 
     values: Float[Tensor, "offsets"]
@@ -220,14 +221,16 @@ class GroupKernel(nn.Module):
         constant("taps", taps(self.kernel_size, self.grid.space) / self.radius)
         constant("inverses", group.matrix(group.inverse(nominal)))
         constant("dets", group.det(nominal).abs())
-        for part, (target, source) in enumerate(zip(self.grid.axes, self.source.axes if self.source else (), strict=False)):
+        for part, (target, source) in enumerate(
+            zip(self.grid.axes, self.source.axes if self.source else (), strict=False)
+        ):
             offsets = relative_offsets(source, target)
             constant(f"offsets{part}", offsets.values)
             constant(f"index{part}", offsets.index)
             constant(f"weight{part}", offsets.weight)
         self._built = self.resolution
 
-    def _apply(self, fn, recurse: bool = True):  # noqa: ANN001
+    def _apply(self, fn, recurse: bool = True):
         super()._apply(fn, recurse)
         self._build()  # in the new precision, not merely cast to it
         return self
@@ -237,7 +240,7 @@ class GroupKernel(nn.Module):
         """Unit variance through the layer, at init and for every factorisation.
 
         With independent last-layer weights a kernel's expected power spectrum over G is S(ω) = Σ_u |F[a_u]|², a_u being
-        its hidden units; the spectra of factors multiply. White noise gains ∫S, which is how a lifting kernel is scaled.
+        its hidden units; the spectra of factors multiply. White noise gains ∫S: so a lifting kernel is scaled.
         But smooth kernels make smooth features, whose spectrum after p layers is S^p, and those gain ∫S·S^p / ∫S^p.
         Group kernels are scaled for the p that keeps stacks of several layers steady; it grows with the dimension of G,
         since the more axes a spectrum has, the faster its peak takes over.
@@ -320,7 +323,7 @@ class GroupKernel(nn.Module):
         if self.source is not self.grid:
             shift = (self.source.offset - self.grid.offset).to(values)[part]
             values = axis.group.log(axis.group.exp((values + shift)[:, None]))[:, 0]
-        return values / (axis.group.period / 2 if axis.group.period else axis.support)
+        return values / axis.reach
 
     def _coordinates(
         self, factor: Factor, element: tuple[int, ...] | None = None
@@ -344,7 +347,8 @@ class GroupKernel(nn.Module):
             pairs = self._offsets(part)[getattr(self, f"index{part}")]
             columns.append(pairs.reshape(*self._pair_shape(part), 1, 1))
         if element is not None:
-            columns = [column[tuple(min(e, n - 1) for e, n in zip(element, column.shape))] for column in columns]
+            # An axis on which a column is constant has length 1.
+            columns = [c[tuple(min(e, n - 1) for e, n in zip(element, c.shape, strict=False))] for c in columns]
         shape = torch.broadcast_shapes(*(column.shape[:-1] for column in columns))
         rows = torch.cat([column.expand(*shape, -1) for column in columns], dim=-1)
         return rows.flatten(0, -2), shape

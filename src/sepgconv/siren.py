@@ -1,5 +1,6 @@
 """Kernel networks: small MLPs that map coordinates in a Lie algebra to kernel values."""
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -65,7 +66,7 @@ class KernelNetwork(nn.Module):
             return
         widths = [in_features] + [config.hidden] * (config.layers + 1)
         layers: list[nn.Module] = []
-        for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+        for fan_in, fan_out in itertools.pairwise(widths):
             activation = ACTIVATIONS[config.activation]
             layers += [nn.Linear(fan_in, fan_out), activation() if activation else Sine(config.omega0)]
         self.hidden = nn.Sequential(*layers)

@@ -1,5 +1,6 @@
-"""Is it equivariant? `equivariance_error` gives numbers for a layer or a model, `assert_equivariant` throws with them."""
+"""Is it equivariant? `equivariance_error` gives numbers for a layer or model, `assert_equivariant` throws with them."""
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +17,9 @@ from sepgconv.grids import Grid
 class ElementError:
     """How far a network is from commuting with one group element g.
 
-    `exact` elements map pixels to pixels and grid elements to grid elements: `error` is relative in the maximum norm over
-    everything, and only rounding remains. For the others the picture must be interpolated: `error` is relative in the
-    Euclidean norm over a central disc, and `interpolation` is what turning the input by g and back again costs by itself.
+    `exact` elements map pixels to pixels and grid elements to grid elements: `error` is relative in the maximum norm
+    over everything, and only rounding remains. For the others the picture must be interpolated: `error` is relative in
+    the Euclidean norm over a central disc, and `interpolation` is what turning the input by g and back costs by itself.
     """
 
     element: str
@@ -51,25 +52,44 @@ class EquivarianceReport(list[ElementError]):
 def transform_space(x: Float[Tensor, "*s"], matrix: Float[Tensor, "d d"]) -> Float[Tensor, "*s"]:
     """(L_g f)(p) = f(g⁻¹p) over the last d axes, about their centre, zero outside.
 
-    Quarter turns are exact; everything else is interpolated, bicubically in one and two dimensions.
+    Quarter turns are exact; everything else is interpolated.
     """
     space = len(matrix)
     turns = _quarter_turns(matrix)
     if turns is not None:
         return torch.rot90(x, turns, (-2, -1)) if turns else x
     sizes = x.shape[-space:]
-    lines = [torch.arange(n, dtype=x.dtype, device=x.device) - (n - 1) / 2 for n in sizes]
+    lines = [torch.arange(n, dtype=torch.float64, device=x.device) - (n - 1) / 2 for n in sizes]
     axes = torch.meshgrid(*lines, indexing="ij")
-    y_axis = space - 2
-    points = torch.stack([-a if n == y_axis else a for n, a in enumerate(axes)][::-1], -1)
-    source = points @ torch.linalg.inv(matrix).to(x).T
-    flip = [-1.0 if n == 1 else 1.0 for n in range(space)]
-    scaled = source * x.new_tensor([2 * f / n for f, n in zip(flip, reversed(sizes), strict=True)])
-    flat = x.reshape(1, -1, *sizes)
-    if space == 1:
-        flat, scaled = flat.unsqueeze(-2), torch.stack([scaled[..., 0], torch.zeros_like(scaled[..., 0])], -1)[None]
-    mode = "bilinear" if space == 3 else "bicubic"
-    return F.grid_sample(flat, scaled[None], mode=mode, align_corners=False).reshape(x.shape)
+    points = torch.stack([-a if n == space - 2 else a for n, a in enumerate(axes)][::-1], -1)  # (x, y, z), y up
+    source = (points @ torch.linalg.inv(matrix).double().T).flip(-1)
+    places = [-c if n == space - 2 else c for n, c in enumerate(source.unbind(-1))]
+    places = [c + (size - 1) / 2 for c, size in zip(places, sizes, strict=True)]
+    return _interpolate(x.reshape(-1, *sizes), places).reshape(x.shape)
+
+
+def _interpolate(x: Float[Tensor, "m *sizes"], places: list[Float[Tensor, "*sizes"]]) -> Float[Tensor, "m *sizes"]:
+    """Values between pixels: the polynomial through the six nearest ones along each axis, zero outside the picture."""
+    reach = 6
+    padded = F.pad(x, (reach,) * (2 * len(places)))
+    sizes = padded.shape[1:]
+    base = [p.floor().clamp(-4, n - 2 * reach + 2) for p, n in zip(places, sizes, strict=True)]
+    weights = [_lagrange(p - b) for p, b in zip(places, base, strict=True)]
+    result = torch.zeros_like(x)
+    for offsets in itertools.product(range(6), repeat=len(places)):
+        index, weight = torch.zeros_like(base[0], dtype=torch.long), torch.ones_like(base[0])
+        for offset, b, w, n in zip(offsets, base, weights, sizes, strict=True):
+            index = index * n + (b.long() + offset - 2 + reach)
+            weight = weight * w[offset]
+        result = result + padded.flatten(1)[:, index] * weight.to(x)
+    return result
+
+
+def _lagrange(t: Tensor) -> list[Tensor]:
+    """Weights of the pixels at −2, …, 3 for a place at t in [0, 1); none for a place far outside."""
+    nodes = range(-2, 4)
+    inside = ((t >= 0) & (t <= 1)).to(t)
+    return [math.prod([(t - m) / (n - m) for m in nodes if m != n], start=inside) for n in nodes]
 
 
 def _quarter_turns(matrix: Float[Tensor, "d d"]) -> int | None:
@@ -86,7 +106,9 @@ def _quarter_turns(matrix: Float[Tensor, "d d"]) -> int | None:
 
 def _shift(grid: Grid, element: Tensor) -> list[int] | None:
     """By how many places an element moves every axis of the grid, or None if it falls between its elements."""
-    steps = [v / axis.cell if axis.cell else 0.0 for v, axis in zip(grid.group.log(element).tolist(), grid.axes, strict=True)]
+    steps = [
+        v / axis.cell if axis.cell else 0.0 for v, axis in zip(grid.group.log(element).tolist(), grid.axes, strict=True)
+    ]
     return [round(s) for s in steps] if all(abs(s - round(s)) < 1e-4 for s in steps) else None
 
 
@@ -229,7 +251,7 @@ def assert_equivariant(
     grid: Grid,
     tolerance: float | None = None,
     interpolated_tolerance: float | None = None,
-    **settings,  # noqa: ANN003
+    **settings,
 ) -> EquivarianceReport:
     """Raises an AssertionError with all numbers unless the module commutes with the grid's elements.
 

@@ -48,12 +48,17 @@ def test_width_multiplies_channels(width: float) -> None:
 
 
 def test_larger_images_get_a_larger_last_kernel() -> None:
-    sizes = {image: sg.models.resnet(sg.se2(4), width=0.1, image_size=image)[11].kernel_size for image in (28, 32, 64, 69, 128)}
+    sizes = {
+        image: sg.models.resnet(sg.se2(4), width=0.1, image_size=image)[11].kernel_size
+        for image in (28, 32, 64, 69, 128)
+    }
     assert sizes == {28: 3, 32: 3, 64: 9, 69: 11, 128: 11}
 
 
 def test_bad_settings() -> None:
-    with pytest.raises(ValueError, match=r"model must be one of allcnnc, resnet; got 'resnett' \(did you mean 'resnet'\?\)"):
+    with pytest.raises(
+        ValueError, match=r"model must be one of allcnnc, resnet; got 'resnett' \(did you mean 'resnet'\?\)"
+    ):
         sg.models.create("resnett", sg.se2(4))
     with pytest.raises(ValueError, match="width must be positive, got 0"):
         sg.models.resnet(sg.se2(4), width=0)

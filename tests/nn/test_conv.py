@@ -73,7 +73,10 @@ def test_gradcheck(make) -> None:
 @pytest.mark.parametrize("training", [False, True])
 def test_compile_without_a_graph_break_equals_eager(training: bool) -> None:
     torch._dynamo.reset()
-    for make, shape in ((lambda: sg.LiftingConv(1, 2, 3, grid=sg.se2(4)), (1, 1, 6, 6)), (lambda: small_net(sg.sim2(4, 2)), (4, 1, 8, 8))):
+    for make, shape in (
+        (lambda: sg.LiftingConv(1, 2, 3, grid=sg.se2(4)), (1, 1, 6, 6)),
+        (lambda: small_net(sg.sim2(4, 2)), (4, 1, 8, 8)),
+    ):
         module = make().train(training)
         x = torch.randn(*shape)
         compiled = torch.compile(copy.deepcopy(module), fullgraph=True, backend="aot_eager")
@@ -269,7 +272,10 @@ def test_grids_must_agree_on_the_largest_scale() -> None:
         (torch.randn(1, 2, 8, 7, 7), "the h axis has length 8 but the grid has 4 elements"),
         (torch.ones(1, 2, 4, 7, 7, dtype=torch.long), "floating-point input, got torch.int64"),
         (torch.ones(1, 2, 4, 7, 7, dtype=torch.complex64), "floating-point input, got torch.complex64"),
-        (torch.ones(1, 2, 4, 7, 7, dtype=torch.float64), "input is torch.float64 but the layer's parameters are torch.float32"),
+        (
+            torch.ones(1, 2, 4, 7, 7, dtype=torch.float64),
+            "input is torch.float64 but the layer's parameters are torch.float32",
+        ),
     ],
 )
 def test_bad_input(x: torch.Tensor, message: str) -> None:
@@ -294,7 +300,9 @@ def test_bad_images() -> None:
 
 def test_a_stride_that_samples_off_centre_is_reported_once() -> None:
     conv = sg.GroupConv(2, 3, 3, grid=sg.se2(4), stride=2).eval()
-    with pytest.warns(sg.EquivarianceWarning, match=r"GroupConv\(2, 3, kernel_size=3.*stride=2.*size 8.*sees 7 or 9") as caught:
+    with pytest.warns(
+        sg.EquivarianceWarning, match=r"GroupConv\(2, 3, kernel_size=3.*stride=2.*size 8.*sees 7 or 9"
+    ) as caught:
         conv(torch.randn(1, 2, 4, 8, 8))
         conv(torch.randn(1, 2, 4, 8, 8))
     assert len(caught) == 1
@@ -304,7 +312,14 @@ def test_the_warning_is_right() -> None:
     """Where it is silent, quarter turns commute; where it speaks, they do not; its advice works."""
     import warnings
 
-    for stride, padding, size in ((2, "same", 8), (2, "same", 9), (2, "valid", 9), (3, "same", 9), (3, 1, 10), (2, 0, 8)):
+    for stride, padding, size in (
+        (2, "same", 8),
+        (2, "same", 9),
+        (2, "valid", 9),
+        (3, "same", 9),
+        (3, 1, 10),
+        (2, 0, 8),
+    ):
         grid = sg.se2(4)
         lift = sg.LiftingConv(1, 3, 5, grid=grid, stride=stride, padding=padding).double().eval()
         x = torch.randn(1, 1, size, size, dtype=torch.float64)

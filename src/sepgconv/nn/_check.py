@@ -31,21 +31,20 @@ def symmetric_sampling(layer: nn.Module, sizes: tuple[int, ...], kernel: int, st
     A window of `kernel` taps at stride s visits positions that a turn or a dilation about the centre maps onto
     themselves only if s divides n + 2·padding − kernel; otherwise the far edge is cut off on one side.
     """
-    if stride == 1 or getattr(layer, "_warned", False):
+    if stride == 1 or getattr(layer, "_warned", False) or torch.compiler.is_compiling():
         return
     broken = [size for size in sizes if (size + 2 * padding - kernel) % stride]
     if not broken:
         return
-    layer._warned = True
+    layer.__dict__["_warned"] = True
     size = broken[0]
     larger = next(n for n in range(size, size + stride + 1) if (n + 2 * padding - kernel) % stride == 0)
     smaller = larger - stride
     fits = f"{smaller} or {larger}" if smaller >= kernel - 2 * padding and smaller > 0 else f"{larger}"
-    if not torch.compiler.is_compiling():
-        warnings.warn(
-            f"{type(layer).__name__}({layer.extra_repr()}) loses equivariance on an input of size {size}: stride {stride} with a window of {kernel} and "
-            f"padding {padding} samples it off centre. Crop, pad or resize so that this layer sees {fits} "
-            f"(or use stride 1).",
-            EquivarianceWarning,
-            stacklevel=3,
-        )
+    warnings.warn(
+        f"{type(layer).__name__}({layer.extra_repr()}) loses equivariance on an input of size {size}: stride {stride} "
+        f"with a window of {kernel} and padding {padding} samples it off centre. Crop, pad or resize so that this "
+        f"layer sees {fits} (or use stride 1).",
+        EquivarianceWarning,
+        stacklevel=3,
+    )

@@ -37,7 +37,9 @@ class _Conv(nn.Module):
         self.out_channels = whole("out_channels", channels[1], 1)
         self.kernel_size = whole("kernel_size", kernel_size, 1)
         if kernel_size % 2 == 0:
-            raise ValueError(f"kernel_size must be odd, so that the kernel has a centre to turn about; got {kernel_size}")
+            raise ValueError(
+                f"kernel_size must be odd, so that the kernel has a centre to turn about; got {kernel_size}"
+            )
         if execution not in EXECUTIONS:
             raise ValueError(f"execution must be one of {', '.join(EXECUTIONS)}; got {execution!r}")
         self.stride, self.execution = whole("stride", stride, 1), execution
@@ -108,7 +110,9 @@ class _Conv(nn.Module):
         if x.ndim != axes.count(",") + 1:
             raise ValueError(f"{type(self).__name__} takes {axes}, got {x.ndim} axes: {tuple(x.shape)}")
         if x.shape[1] != self.in_channels:
-            raise ValueError(f"{type(self).__name__} has in_channels={self.in_channels}, got {x.shape[1]}: {tuple(x.shape)}")
+            raise ValueError(
+                f"{type(self).__name__} has in_channels={self.in_channels}, got {x.shape[1]}: {tuple(x.shape)}"
+            )
         reach = [size + 2 * self.padding for size in x.shape[axes.count(",") + 1 - self.out_grid.space :]]
         if min(reach) < self.kernel_size:
             raise ValueError(
@@ -122,7 +126,11 @@ class _Conv(nn.Module):
     def extra_repr(self) -> str:
         """Channels, kernel size and whatever is not the default."""
         text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, padding={self.padding}"
-        return text + (f", stride={self.stride}" if self.stride > 1 else "") + (", bias=True" if self.bias is not None else "")
+        return (
+            text
+            + (f", stride={self.stride}" if self.stride > 1 else "")
+            + (", bias=True" if self.bias is not None else "")
+        )
 
 
 class LiftingConv(_Conv):

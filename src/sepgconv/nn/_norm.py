@@ -27,4 +27,6 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         rows = rearrange(input, "b c h ... -> b ... h c")
         if not rows.is_contiguous():
             return super().forward(input)
-        return rearrange(super().forward(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape), "b ... h c -> b c h ...")
+        return rearrange(
+            super().forward(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape), "b ... h c -> b c h ..."
+        )

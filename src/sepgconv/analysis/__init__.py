@@ -1,0 +1,1 @@
+"""Measurements on networks: how equivariant they are between the grid's elements."""

@@ -1,0 +1,143 @@
+"""How far from equivariant is a network for elements between pixels and between grid elements?
+
+Quarter turns are exact. Everything else depends on how smooth the kernels are (ω₀) and how finely H is sampled: the
+tables made here show it, beside the error of interpolating the picture itself. They are printed by
+`python -m sepgconv.analysis.equivariance`.
+"""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+import sepgconv as sg
+from sepgconv.testing import act, equivariance_error, transform_space
+
+OMEGAS = (1.0, 3.0, 10.0)
+
+
+def smooth_image(size: int = 33, element: Float[Tensor, "2 2"] | None = None) -> Float[Tensor, "1 1 y x"]:
+    """A few Gaussian blobs, fading towards the border; with a matrix, the blobs moved by it and drawn afresh."""
+    line = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
+    y, x = torch.meshgrid(-line, line, indexing="ij")
+    points = torch.stack([x, y], dim=-1)
+    if element is not None:
+        points = points @ torch.linalg.inv(element.double()).T
+    image = torch.zeros(size, size, dtype=torch.float64)
+    for weight, width, center in ((1.0, 2.4, (3.5, 2.0)), (0.8, 2.2, (-4.0, 3.0)), (-1.0, 2.6, (1.0, -4.5))):
+        distance = (points - points.new_tensor(center)).square().sum(-1)
+        image += weight * torch.exp(-distance / (2 * width**2))
+    return image[None, None]
+
+
+def two_layers(grid: sg.Grid, omega0: float, *, size: int = 9) -> nn.Sequential:
+    """A lifting and a group convolution with the nonlinearity between and after."""
+    kernel = sg.KernelConfig(omega0=omega0)
+    lift = sg.LiftingConv(1, 4, size, grid=grid, kernel=kernel)
+    conv = sg.GroupConv(4, 4, size, grid=grid, kernel=kernel)
+    return nn.Sequential(lift, nn.ReLU(), conv, nn.ReLU()).double().eval()
+
+
+def averaged(net: nn.Module, grid: sg.Grid, draws: int) -> Callable[[Tensor], Tensor]:
+    """The net's projection over H, averaged over random grids: a picture that should turn with its input."""
+
+    def run(image: Tensor) -> Tensor:
+        total = torch.zeros(())
+        for seed in range(draws):
+            with torch.random.fork_rng():
+                torch.manual_seed(seed)
+                grid.resample()
+            total = total + net(image).mean(2) / draws
+        return total
+
+    return run
+
+
+def rotation_errors(
+    degrees: float, rotations: int, omega0: float, *, draws: int = 1, seeds: int = 3
+) -> tuple[float, float]:
+    """Relative error of a two-layer SE(2) net for one turn of a smooth image, and that of interpolating the image.
+
+    With one draw the grid is the fixed one; with several it is sampled at random and the outputs are averaged.
+    """
+    errors, alone = [], 0.0
+    for seed in range(seeds):
+        torch.manual_seed(seed)
+        grid = sg.se2(rotations, sampling="random" if draws > 1 else "fixed")
+        net = two_layers(grid, omega0)
+        element = torch.tensor([degrees * torch.pi / 180], dtype=torch.float64)
+        report = equivariance_error(averaged(net, grid, draws), smooth_image(), grid=grid, elements=[element])
+        errors.append(report[0].error)
+        matrix = grid.group.matrix(element)
+        turned = smooth_image(element=matrix)
+        alone = ((transform_space(smooth_image(), matrix) - turned).norm() / turned.norm()).item()
+    return sum(errors) / seeds, alone
+
+
+def dilation_errors(
+    make: Callable[..., sg.Grid], scales: int, omega0: float, *, seeds: int = 2
+) -> tuple[float, float, float]:
+    """Relative error of a two-layer net for a dilation by one grid step: inside, at all scales, and of the image.
+
+    `inside` leaves out the scales at both ends, whose neighbours the truncated grid does not have.
+    """
+    inside, everywhere, alone = [], [], 0.0
+    for seed in range(seeds):
+        torch.manual_seed(seed)
+        grid = make(scales)
+        net = two_layers(grid, omega0, size=15)
+        vector = torch.zeros(len(grid.axes), dtype=torch.float64)
+        vector[-1] = grid.axes[-1].cell
+        element = grid.group.exp(vector)
+        for trim, found in ((1, inside), (0, everywhere)):
+            report = equivariance_error(net, smooth_image(), grid=grid, elements=[element], trim=trim)
+            found.append(report[0].error)
+        matrix = grid.group.matrix(element)
+        moved = smooth_image(element=matrix)
+        alone = ((act(smooth_image(), element, grid)[0] - moved).norm() / moved.norm()).item()
+    return sum(inside) / seeds, sum(everywhere) / seeds, alone
+
+
+def rotation_table() -> list[tuple[float, int, dict[str, float], float]]:
+    """(ω₀, rotations, errors by case, largest interpolation error) for every ω₀ and 4, 8, 16 rotations."""
+    cases = {"45° fixed": (45.0, 1), "10° random": (10.0, 8), "30° random": (30.0, 8)}
+    rows = []
+    for omega0 in OMEGAS:
+        for rotations in (4, 8, 16):
+            found = {name: rotation_errors(d, rotations, omega0, draws=n) for name, (d, n) in cases.items()}
+            rows.append((omega0, rotations, {k: v[0] for k, v in found.items()}, max(v[1] for v in found.values())))
+    return rows
+
+
+def dilation_table() -> list[tuple[str, float, int, float, float, float]]:
+    """(group, ω₀, scales, error inside, error at all scales, interpolation error) for a step of `scale2` and `sim2`."""
+    makers = {"scale2": lambda n: sg.scale2(n, 3**0.5), "sim2": lambda n: sg.sim2(4, n, 3**0.5)}
+    rows = []
+    for name, make in makers.items():
+        for omega0 in OMEGAS:
+            for scales in (4, 8):
+                rows.append((name, omega0, scales, *dilation_errors(make, scales, omega0)))
+    return rows
+
+
+def as_markdown() -> str:
+    """Both tables."""
+    lines = ["| ω₀ | rotations | 45°, fixed grid | 10°, random grids | 30°, random grids | interpolating the image |"]
+    lines.append("|---|---|---|---|---|---|")
+    for omega0, rotations, errors, alone in rotation_table():
+        lines.append(
+            f"| {omega0:g} | {rotations} | " + " | ".join(f"{e:.1e}" for e in [*errors.values(), alone]) + " |"
+        )
+    lines += [
+        "",
+        "| group | ω₀ | scales | error, inner scales | error, all scales | interpolating the image |",
+    ]
+    lines.append("|---|---|---|---|---|---|")
+    for name, omega0, scales, inside, everywhere, alone in dilation_table():
+        lines.append(f"| {name} | {omega0:g} | {scales} | {inside:.1e} | {everywhere:.1e} | {alone:.1e} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(as_markdown())

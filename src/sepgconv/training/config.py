@@ -1,0 +1,148 @@
+"""What a recipe says about a network and how to fit it: plain values, and what they stand for."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
+
+from sepgconv import models
+from sepgconv.grids import Grid, scale2, se2, sim2, translation2
+from sepgconv.siren import KernelConfig
+
+Group = Literal["se2", "scale2", "sim2", "translation2"]
+Schedule = Literal["onecycle", "paper"]
+
+
+def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
+
+
+@dataclass(frozen=True)
+class GridConfig:
+    """The group and how it is sampled; settings of axes that the group does not have are ignored.
+
+    Args:
+        group: `se2`, `scale2`, `sim2`, or `translation2` for a plain CNN.
+        rotations: number of rotations.
+        scales: number of dilations.
+        max_scale: the largest dilation.
+        sampling: of the rotations: `random` shifts the grid at every training step, `fixed` does not.
+        scale_sampling: of the dilations.
+    """
+
+    group: Group = "se2"
+    rotations: int = 8
+    scales: int = 4
+    max_scale: float = 3**0.5
+    sampling: Literal["random", "fixed"] = "random"
+    scale_sampling: Literal["random", "fixed"] = "fixed"
+
+    def __post_init__(self) -> None:
+        _choice("group", self.group, ("se2", "scale2", "sim2", "translation2"))
+
+    def build(self) -> Grid:
+        """The grid."""
+        if self.group == "translation2":
+            return translation2()
+        if self.group == "se2":
+            return se2(self.rotations, sampling=self.sampling)
+        if self.group == "scale2":
+            return scale2(self.scales, self.max_scale, sampling=self.scale_sampling)
+        return sim2(
+            self.rotations,
+            self.scales,
+            self.max_scale,
+            sampling=self.sampling,
+            scale_sampling=self.scale_sampling,
+        )
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """A model out of `sepgconv.models` and the images it is made for.
+
+    Args:
+        name: as `models.list()` has it.
+        factorisation: of the kernels, a name out of `FACTORISATIONS`.
+        kernel: settings of the kernel networks.
+        width: multiplies the numbers of channels.
+        in_channels: channels of the images.
+        num_classes: number of logits.
+        image_size: height and width of the images.
+    """
+
+    name: str = "resnet"
+    factorisation: str = "separable"
+    kernel: KernelConfig = field(default_factory=KernelConfig)
+    width: float = 1.0
+    in_channels: int = 1
+    num_classes: int = 10
+    image_size: int = 28
+
+    def build(self, grid: Grid) -> nn.Module:
+        """The network on a grid."""
+        settings: dict[str, Any] = {
+            "in_channels": self.in_channels,
+            "num_classes": self.num_classes,
+            "factorisation": self.factorisation,
+            "kernel": self.kernel,
+            "width": self.width,
+        }
+        # Only some architectures depend on the size of the images.
+        if "image_size" in inspect.signature(getattr(models, self.name, object)).parameters:
+            settings["image_size"] = self.image_size
+        return models.create(self.name, grid, **settings)
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    """How weights are fitted.
+
+    Args:
+        schedule: `paper` is Adam at a constant rate; `onecycle` is AdamW with a rate that rises to a peak and falls
+            to zero, for short runs.
+        lr: the rate, or its peak; by default 1e-4 for `paper`, 1e-3 for `onecycle`.
+        weight_decay: by default 1e-4 for `paper` (in the gradient), 1e-2 for `onecycle` (decoupled).
+        warmup: the part of a one-cycle run in which the rate rises.
+    """
+
+    schedule: Schedule = "onecycle"
+    lr: float | None = None
+    weight_decay: float | None = None
+    warmup: float = 0.25
+
+    def __post_init__(self) -> None:
+        _choice("schedule", self.schedule, tuple(_DEFAULTS))
+        if self.lr is not None and not self.lr > 0:
+            raise ValueError(f"lr must be positive, got {self.lr!r}")
+        if self.weight_decay is not None and not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay!r}")
+        if not 0 < self.warmup < 1:
+            raise ValueError(f"warmup must lie between 0 and 1, got {self.warmup!r}")
+
+    def build(self, parameters: Any, steps: int) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
+        """The optimiser, and a schedule for so many steps unless the rate is constant."""
+        optimiser, lr, weight_decay = _DEFAULTS[self.schedule]
+        lr = lr if self.lr is None else self.lr
+        weight_decay = weight_decay if self.weight_decay is None else self.weight_decay
+        fitted = optimiser(parameters, lr=lr, weight_decay=weight_decay)
+        if self.schedule == "paper":
+            return fitted, None
+        # Adam's first moment is left alone: cycling it is for momentum that is not normalised.
+        return fitted, OneCycleLR(fitted, lr, total_steps=steps, pct_start=self.warmup, cycle_momentum=False)
+
+
+_DEFAULTS: dict[str, tuple[type[torch.optim.Adam], float, float]] = {
+    "paper": (torch.optim.Adam, 1e-4, 1e-4),
+    "onecycle": (torch.optim.AdamW, 1e-3, 1e-2),
+}
+
+
+def network_config(plain: Mapping[str, Any]) -> NetworkConfig:
+    """A network's settings out of the plain values that a checkpoint holds."""
+    return NetworkConfig(**{**plain, "kernel": KernelConfig(**plain.get("kernel", {}))})

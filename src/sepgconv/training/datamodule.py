@@ -1,0 +1,210 @@
+"""The DataModule: a data set in memory, normalised, augmented, and shared between processes."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Generator, Tensor
+
+from sepgconv.data import (
+    Compose,
+    DataSet,
+    HorizontalFlip,
+    PadCrop,
+    RandomRotation,
+    RandomScale,
+    Split,
+    Transform,
+    load,
+    rotate,
+)
+from sepgconv.data.dataset import stratified
+from sepgconv.data.registry import entry
+
+from .batches import Batches
+from .seeding import generator
+
+EVAL_FACTOR = 4  # without gradients there is room for larger batches
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Random changes of the training images; by default none.
+
+    Args:
+        rotate: whether to turn images by any angle.
+        scale: scale by a factor between this and its inverse; 1 is no change.
+        shift: move by up to this many pixels.
+        flip: whether to mirror half of the images.
+    """
+
+    rotate: bool = False
+    scale: float = 1.0
+    shift: int = 0
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale <= 1:
+            raise ValueError(f"augment.scale must lie in (0, 1], got {self.scale!r}")
+
+    def build(self) -> Transform | None:
+        """One transform, or None if nothing changes."""
+        chosen: list[Transform] = []
+        if self.flip:
+            chosen.append(HorizontalFlip())
+        if self.scale != 1:
+            chosen.append(RandomScale(self.scale, 1 / self.scale))
+        if self.rotate:
+            chosen.append(RandomRotation())
+        if self.shift:
+            chosen.append(PadCrop(self.shift))
+        return Compose(*chosen) if chosen else None
+
+
+@dataclass
+class Normaliser:
+    """From uint8 images to a network's input: floats in [0, 1], changed, minus the mean, over the deviation."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    transform: Transform | None = field(default=None)
+
+    def __call__(self, images: Tensor, random: Generator | None = None) -> Tensor:
+        """Only what comes with a generator is changed."""
+        pixels = images.float() / 255
+        if self.transform is not None and random is not None:
+            pixels = self.transform(pixels, random).clamp_(0, 1)
+        mean, std = (torch.tensor(values).reshape(-1, 1, 1) for values in (self.mean, self.std))
+        return pixels.sub_(mean).div_(std.clamp(min=1e-6))
+
+
+class Images(LightningDataModule):
+    """A data set of `sepgconv.data`, in memory.
+
+    Args:
+        name: as `sepgconv data list` has it.
+        root: where its files are; by default `$SEPGCONV_DATA`, else the user's cache.
+        batch_size: images in a training batch, over all processes.
+        augment: random changes of the training images.
+        limit: train on so many of the images only, with every class in proportion.
+        rotate_test: whether to turn every test image by an angle of its own, the same in every run.
+        seed: of the order and the augmentations.
+    """
+
+    def __init__(
+        self,
+        name: str = "digits",
+        *,
+        root: str | None = None,
+        batch_size: int = 64,
+        augment: Augment = Augment(),  # noqa: B008
+        limit: int | None = None,
+        rotate_test: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
+        self.data_name, self.root, self.batch_size, self.augment = name, root, batch_size, augment
+        self.limit, self.rotate_test, self.seed = limit, rotate_test, seed
+        self.class_names = entry(name).class_names
+        self._data: DataSet | None = None
+        self._statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+        self._train: Batches | None = None
+        self._position: dict[str, int] = {}
+
+    @property
+    def data(self) -> DataSet:
+        """The data set, read at first use."""
+        if self._data is None:
+            if self.root is not None and not Path(self.root).expanduser().is_dir():
+                raise FileNotFoundError(f"data.root must be a directory, got {self.root!r}, which is not there")
+            self._data = load(self.data_name, root=self.root)
+        return self._data
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return self.data.classes
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+        return self.data.shape
+
+    @property
+    def normaliser(self) -> Normaliser:
+        """With the statistics of this data set, or of the one that a loaded checkpoint was trained on."""
+        return Normaliser(*(self._statistics or (self.data.mean, self.data.std)), self.augment.build())
+
+    def prepare_data(self) -> None:
+        """Reads the data in one process, which downloads or makes it if need be; the others then find it."""
+        _ = self.data
+
+    def train_dataloader(self) -> Batches:
+        """Shuffled batches."""
+        split = self.data.train
+        if self.limit is not None:
+            if not 1 <= self.limit <= len(split):
+                raise ValueError(f"limit must lie between 1 and the {len(split)} training images, got {self.limit!r}")
+            split = split.take(stratified(split.labels, self.limit, seed=0))
+        self._train = Batches(split, self.batch_size, self.normaliser, seed=self.seed, **self._process())
+        self._train.load_state_dict(self._position)
+        return self._train
+
+    def val_dataloader(self) -> Batches:
+        """The validation set in order."""
+        return self._evaluation(self.data.valid)
+
+    def test_dataloader(self) -> Batches:
+        """The test set in order, turned if that was asked for."""
+        split = self.data.test
+        return self._evaluation(turned(split) if self.rotate_test else split)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must know: how to go on, and how to prepare an image for the network."""
+        return {
+            "settings": self._settings(),
+            "position": self._train.state_dict() if self._train else {},
+            "mean": list(self.normaliser.mean),
+            "std": list(self.normaliser.std),
+            "class_names": list(self.class_names),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """A run goes on with the data it began with; a trained network is tested with its own normalisation."""
+        self._statistics = (tuple(state_dict["mean"]), tuple(state_dict["std"]))
+        if self.trainer is None or self.trainer.state.fn != TrainerFn.FITTING:
+            return
+        theirs, ours = state_dict["settings"], self._settings()
+        changed = [
+            f"data.{key} was {theirs.get(key)!r}, is {ours[key]!r}" for key in ours if ours[key] != theirs.get(key)
+        ]
+        if changed:
+            raise ValueError(f"a run must be resumed with the settings it began with: {'; '.join(changed)}")
+        # Lightning restores a loader by itself, but not if the optimiser asked for the number of steps before.
+        self._position = state_dict["position"]
+
+    def _settings(self) -> dict[str, Any]:
+        chosen = {"name": self.data_name, "batch_size": self.batch_size, "limit": self.limit, "seed": self.seed}
+        return {**chosen, "augment": asdict(self.augment)}
+
+    def _evaluation(self, split: Split) -> Batches:
+        size = min(EVAL_FACTOR * self.batch_size, len(split))
+        return Batches(split, size, self.normaliser, **self._process())
+
+    def _process(self) -> dict[str, int]:
+        if self.trainer is None:
+            return {}
+        return {"rank": self.trainer.global_rank, "world": self.trainer.world_size}
+
+
+def turned(split: Split, seed: int = 0) -> Split:
+    """Every image turned by an angle of its own, drawn from the seed."""
+    angles = 360 * torch.rand(len(split), generator=generator(seed), dtype=torch.float64)
+    parts = zip(split.images.split(1000), angles.split(1000), strict=True)
+    images = torch.cat([rotate(part.float(), angle).clamp(0, 255).round().byte() for part, angle in parts])
+    return Split(images, split.labels)

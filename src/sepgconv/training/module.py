@@ -1,0 +1,249 @@
+"""The LightningModule: a classifier built from plain values, so that a recipe is data."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchmetrics import MeanMetric, Metric
+
+from .config import GridConfig, NetworkConfig, OptimiserConfig, network_config
+from .nonfinite import NonFiniteError, finite, first_bad_gradient, first_bad_output
+from .seeding import derive
+
+Batch = tuple[Tensor, Tensor]
+PADDING = -1  # the label of images that only fill up a process's share of a batch
+
+
+class ErrorRate(Metric):
+    """Percentage of wrong predictions, counted in whole numbers and summed over processes."""
+
+    full_state_update = False
+    wrong: Tensor
+    total: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for state in ("wrong", "total"):
+            self.add_state(state, torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        """Counts a batch."""
+        self.wrong += (logits.argmax(1) != labels).sum()
+        self.total += labels.numel()
+
+    def compute(self) -> Tensor:
+        """100 · wrong / total."""
+        return 100 * self.wrong.double() / self.total
+
+
+class Classifier(LightningModule):
+    """Fits a network out of `sepgconv.models` to labelled images.
+
+    Everything random in a step (the shifts of the grids, dropout) is drawn from `(seed, epoch, batch)`: a resumed run
+    draws what an uninterrupted one does, and all processes of a distributed run shift their grids alike.
+
+    Args:
+        network: the model.
+        grid: the group and its sampling.
+        optimiser: the optimiser and its schedule.
+        label_smoothing: of the cross-entropy in training.
+        channels_last: whether images go through the network in that memory format.
+        compile: whether to compile the network with `torch.compile`.
+        seed: of all that is random in a step.
+
+    Shapes:
+        images `(b, c, y, x)` → logits `(b, classes)`
+    """
+
+    def __init__(
+        self,
+        network: NetworkConfig = NetworkConfig(),  # noqa: B008
+        grid: GridConfig = GridConfig(),  # noqa: B008
+        optimiser: OptimiserConfig = OptimiserConfig(),  # noqa: B008
+        *,
+        label_smoothing: float = 0.0,
+        channels_last: bool = False,
+        compile: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing must lie in [0, 1), got {label_smoothing!r}")
+        self.network, self.grid, self.optimiser = network, grid, optimiser
+        self.label_smoothing, self.channels_last, self.seed = label_smoothing, channels_last, seed
+        plain = {"label_smoothing": label_smoothing, "channels_last": channels_last, "compile": compile, "seed": seed}
+        self.save_hyperparameters(
+            {"network": asdict(network), "grid": asdict(grid), "optimiser": asdict(optimiser), **plain}
+        )
+        self.net: nn.Module = network.build(grid.build())
+        if channels_last:
+            self.net = self.net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        if compile:
+            self.net.compile()  # in place: the names of the weights stay
+        self.metrics = nn.ModuleDict(
+            {
+                f"{stage}_{name}": metric
+                for stage in ("train", "val", "test")
+                for name, metric in (("loss", MeanMetric().set_dtype(torch.float64)), ("error", ErrorRate()))
+            }
+        )
+        self._trouble: str | None = None
+
+    @classmethod
+    def from_config(cls, plain: Mapping[str, Any]) -> "Classifier":
+        """A classifier out of the plain values that a checkpoint holds."""
+        options = {key: plain[key] for key in ("label_smoothing", "channels_last", "seed") if key in plain}
+        grid, optimiser = GridConfig(**plain["grid"]), OptimiserConfig(**plain["optimiser"])
+        return cls(network_config(plain["network"]), grid, optimiser, **options)
+
+    def setup(self, stage: str) -> None:
+        """Compares the network with the data, before any work is done."""
+        data = getattr(self.trainer, "datamodule", None)
+        if data is None or not hasattr(data, "shape"):
+            return
+        channels, height, width = data.shape
+        size = self.network.image_size
+        pairs = {
+            "num_classes": (self.network.num_classes, data.classes),
+            "in_channels": (self.network.in_channels, channels),
+            "image_size": (size, size if (height, width) == (size, size) else f"{height}×{width}"),
+        }
+        wrong = [
+            f"{key} is {ours} but the data has {theirs}" for key, (ours, theirs) in pairs.items() if ours != theirs
+        ]
+        if wrong:
+            raise ValueError(
+                f"the network does not fit the data set {data.data_name!r}: {'; '.join(wrong)} "
+                "(set model.network to match)"
+            )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits."""
+        if self.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        return self.net(images)
+
+    def on_train_epoch_start(self) -> None:
+        """Empties the metrics; an epoch that is resumed midway does not come by here and keeps them."""
+        for name in ("train_loss", "train_error"):
+            self._metric(name).reset()
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Draws the step's randomness from its position."""
+        self._reseed(batch_idx)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Cross-entropy of a batch."""
+        images, labels = batch
+        logits = self(images)
+        loss = F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
+        if not finite([loss]):
+            self._reseed(batch_idx)
+            self._trouble = f"the loss is {loss.item()}, first in {first_bad_output(self.net, images)}"
+            if self.trainer.world_size == 1:
+                raise self._non_finite()
+            loss = loss * torch.nan  # reaches all processes through their gradients, so that they stop together
+        self._update("train", loss.detach(), logits.detach(), labels)
+        self.log("train/loss_step", loss.detach(), on_step=True, on_epoch=False, prog_bar=True)
+        return loss
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuses gradients that are not finite, except where a gradient scaler deals with them."""
+        if self.trainer.precision == "16-mixed":
+            return
+        if not finite(p.grad for p in self.net.parameters() if p.grad is not None):
+            self._trouble = self._trouble or first_bad_gradient(self.net) or "a gradient"
+            raise self._non_finite()
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Counts a batch of the validation set."""
+        self._evaluate("val", batch)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Counts a batch of the test set."""
+        self._evaluate("test", batch)
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """The optimiser and, if the rate changes, its schedule by step."""
+        steps = int(self.trainer.estimated_stepping_batches)
+        optimiser, schedule = self.optimiser.build(self.net.parameters(), steps)
+        if schedule is None:
+            return optimiser
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what the metrics of the epoch in progress have counted so far, over all processes."""
+        counts = {}
+        for name in ("train_loss", "train_error"):
+            with self._metric(name).sync_context(should_sync=self.trainer.world_size > 1):
+                counts[name] = {
+                    key: torch.as_tensor(value).clone() for key, value in self._metric(name).metric_state.items()
+                }
+        checkpoint["metrics"] = counts
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuses the checkpoint of another network, and takes up the metrics."""
+        self._check_same_network(checkpoint)
+        if self.global_rank == 0:  # the counts are sums over processes
+            for name, states in checkpoint.get("metrics", {}).items():
+                for key, value in states.items():
+                    setattr(self._metric(name), key, value.to(self.device))
+
+    def _check_same_network(self, checkpoint: dict[str, Any]) -> None:
+        theirs, ours = checkpoint["state_dict"], self.state_dict()
+        problems = [f"it lacks {key}" for key in ours if key not in theirs]
+        problems += [f"it has {key}, which this network has not" for key in theirs if key not in ours]
+        problems += [
+            f"{key} is {tuple(theirs[key].shape)} there, {tuple(ours[key].shape)} here"
+            for key in ours
+            if key in theirs and theirs[key].shape != ours[key].shape
+        ]
+        if problems:
+            more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
+            saved = _describe(checkpoint.get("hyper_parameters", {}))
+            raise ValueError(
+                f"the checkpoint is of another network:\n  checkpoint: {saved}\n"
+                f"  this run:   {_describe(self.hparams)}\n  {'; '.join(problems[:3])}{more}"
+            )
+
+    def _metric(self, name: str) -> Metric:
+        metric = self.metrics[name]
+        assert isinstance(metric, Metric)
+        return metric
+
+    def _reseed(self, batch_idx: int) -> None:
+        torch.manual_seed(derive(self.seed, self.current_epoch, batch_idx))
+
+    def _non_finite(self) -> NonFiniteError:
+        return NonFiniteError(
+            f"training stopped at step {self.trainer.global_step}: {self._trouble}. "
+            "The last good checkpoint is kept; a lower optimiser.lr often helps"
+        )
+
+    def _evaluate(self, stage: str, batch: Batch) -> None:
+        images, labels = batch
+        logits = self(images)
+        counted = labels != PADDING
+        logits, labels = logits[counted].float(), labels[counted]
+        self._update(stage, F.cross_entropy(logits, labels), logits, labels)
+
+    def _update(self, stage: str, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
+        mean, error = self._metric(f"{stage}_loss"), self._metric(f"{stage}_error")
+        if len(labels):
+            mean.update(loss.double(), len(labels))
+            error.update(logits, labels)
+        self.log(f"{stage}/loss", mean, on_step=False, on_epoch=True)
+        self.log(f"{stage}/error", error, on_step=False, on_epoch=True, prog_bar=stage != "train")
+
+
+def _describe(plain: Mapping[str, Any]) -> str:
+    """A network and its group in a line."""
+    if not {"network", "grid"} <= set(plain):
+        return "unknown"
+    settings = {**plain["grid"], **plain["network"]}
+    return ", ".join(f"{key} {value}" for key, value in settings.items())

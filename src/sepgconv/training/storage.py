@@ -1,0 +1,119 @@
+"""Checkpoints on disk: written atomically, verified before use, loaded without pickled code."""
+
+import json
+import os
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning_utilities.core.rank_zero import rank_zero_only
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_safetensors
+
+from sepgconv.data.places import atomic_write
+
+LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
+PREFIX = "net."  # of the network's weights in a checkpoint
+SETTINGS = ("hyper_parameters", "Images")  # of the classifier and its data, in a checkpoint
+METADATA = "sepgconv"  # one key, as safetensors does not keep the order of several
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint under a temporary name, flushes it to the disk and renames it, with its weights beside it.
+
+    At any moment the file under a checkpoint's name is whole. The weights are those of the bare network, as
+    safetensors, with the settings that it takes to use them as metadata.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any | None = None
+    ) -> None:
+        """Writes `path`, and `.safetensors` beside it."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            torch.save(checkpoint, file)
+        weights = {
+            key.removeprefix(PREFIX): value.detach().cpu().contiguous()
+            for key, value in checkpoint["state_dict"].items()
+            if key.startswith(PREFIX)
+        }
+        settings = {key: checkpoint.get(key, {}) for key in SETTINGS}
+        with atomic_write(path.with_suffix(".safetensors")) as file:
+            file.write(to_safetensors(weights, {METADATA: json.dumps(settings)}))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A checkpoint, of tensors and plain values only.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: the file is damaged or something else; the message says what is wrong with it.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint at {path}")
+    try:
+        if path.suffix == ".safetensors":
+            return _read_safetensors(path)
+        with zipfile.ZipFile(path) as archive:  # torch.load does not compare the checksums of the parts
+            if (part := archive.testzip()) is not None:
+                raise ValueError(f"the checksum of {part} is wrong")
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # damage shows in many ways, and all mean the same here
+        raise ValueError(f"{path} is not a whole checkpoint: {error}") from error
+    if not isinstance(checkpoint, dict) or not {"state_dict", "hyper_parameters"} <= checkpoint.keys():
+        raise ValueError(f"{path} is not a checkpoint of sepgconv: it lacks the weights or the settings")
+    return checkpoint
+
+
+def _read_safetensors(path: Path) -> dict[str, Any]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            opened = cast(Any, file)
+            metadata = opened.metadata() or {}
+            weights = {PREFIX + key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+    if METADATA not in metadata:
+        raise ValueError("its metadata lacks the settings of the network")
+    return {"state_dict": weights, **json.loads(metadata[METADATA])}
+
+
+def find(folder: Path, name: str) -> Path:
+    """The checkpoint that is meant: `best` or `last` in a folder, or the path of a file; it is read to check it."""
+    if name == "last":
+        found = newest(folder)
+        if found is None:
+            raise FileNotFoundError(f"there is no checkpoint in {folder}")
+        return found
+    path = folder / BEST if name == "best" else Path(name)
+    read(path)
+    return path
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest whole checkpoint to resume from, or None if there is none at all.
+
+    A damaged one is named in a warning and set aside, and the one before it is taken.
+    """
+    steps: dict[Path, int] = {}
+    damaged: dict[Path, str] = {}
+    for path in (folder / LAST, folder / PREVIOUS):
+        if not path.is_file():
+            continue
+        try:
+            steps[path] = read(path).get("global_step", 0)
+        except ValueError as error:
+            damaged[path] = str(error)
+    if damaged and not steps:
+        raise ValueError(f"no checkpoint to resume from: {'; '.join(damaged.values())}")
+    found = max(steps, key=lambda path: steps[path], default=None)
+    for path, problem in damaged.items():
+        aside = path.with_suffix(".damaged")
+        warnings.warn(f"{problem}; it is kept as {aside.name} and {found} is used instead", stacklevel=2)
+        if getattr(rank_zero_only, "rank", 0) == 0:
+            path.replace(aside)  # or it would take the place of the good one at the next save
+    return found
