@@ -66,12 +66,17 @@ class Dense:
         size = (*geometry.target, *geometry.source, geometry.kernel_size**geometry.space, *channels)
         kernel = multiply(values).expand(size)
         kernel = kernel.reshape(math.prod(geometry.target), math.prod(geometry.source), *size[-3:])
-        return [[rearrange(kernel, "o h k i j -> (o j) k (h i)").contiguous()]]
+        return [[rearrange(kernel, "o h k i j -> (o j) k (h i)")]]
 
     def apply(self, features: Features, weights: Weights, geometry: Geometry) -> Features:
         """One convolution from all input elements and channels to all output elements and channels."""
-        rows = rearrange(features, "b i h ... -> b ... (h i)").contiguous()
-        return rearrange(geometry.conv(rows, weights[0][0]), "b ... (o j) -> b j o ...", o=math.prod(geometry.target))
+        rows, weight = rearrange(features, "b i h ... -> b ... (h i)"), weights[0][0]
+        # A channels-last convolution adds up all its terms in one chain; shorter ones round less.
+        parts = math.ceil(weight[0].numel() / 2048)
+        pairs = zip(rows.chunk(parts, -1), weight.chunk(parts, -1), strict=True)
+        first, *rest = [geometry.conv(r.contiguous(), w.contiguous()) for r, w in pairs]
+        result = sum(rest, start=first)
+        return rearrange(result, "b ... (o j) -> b j o ...", o=math.prod(geometry.target))
 
     def multiply_adds(self, geometry: Geometry, channels: tuple[int, int]) -> float:
         """Multiply-adds per pixel."""

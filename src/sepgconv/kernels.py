@@ -257,7 +257,7 @@ class GroupKernel(nn.Module):
             expected = power_spectrum(units).sum(-1, keepdim=True)
             features = expected**depth / (expected**depth).mean()
             gain = (expected * features).mean()
-            if factor.channels == "j" and network.in_features:
+            if factor.channels == "j" and units[..., 0].numel() > 1:
                 # One function per channel: scaled by its own gain, unless that happens to be close to zero.
                 own = (power_spectrum(units @ network.out.weight.t()) * features).mean(0)
                 network.out.weight.mul_(own.clamp_min(0.1 * gain.item()).rsqrt().to(units)[:, None])
