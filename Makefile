@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup test lint types check
+.PHONY: setup demo test lint types check
 
 setup: .venv/.installed
 
@@ -10,6 +10,9 @@ setup: .venv/.installed
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@
+
+demo: setup
+	$(BIN)/sepgconv demo
 
 test: setup
 	$(BIN)/python -m pytest

@@ -5,8 +5,9 @@ import torch
 from torch.testing import assert_close
 
 import sepgconv as sg
+from sepgconv.factors import LIFTING, resolve
 from sepgconv.functional import multiply
-from sepgconv.kernels import LIFTING, GroupKernel, ball, relative_offsets, resolve, taps
+from sepgconv.kernels import GroupKernel, ball, relative_offsets, taps
 from sepgconv.siren import KernelNetwork
 
 
@@ -116,7 +117,7 @@ def test_dilation_widens_the_kernel_and_divides_by_its_volume() -> None:
 def test_determinant_of_a_similarity_is_s_squared_in_every_layer(size: int) -> None:
     grid = sg.sim2(4, 3, 4.0)
     layer = kernel("separable", grid=grid, size=size)
-    window = layer._positions()[1][0, :, size * size // 2]
+    window = layer.positions()[1][0, :, size * size // 2]
     expected = torch.tensor([1, 1 / 4, 1 / 16]) if size > 1 else torch.ones(3)  # δ(h⁻¹x)/|det h| = δ(x)
     assert_close(window, expected)
 

@@ -16,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from sepgconv.kernels import Term, Values
+from sepgconv.factors import Term
+from sepgconv.kernels import Values
 
 Features = Float[Tensor, "b c h *space"]
 Weights = list[list[Tensor]]

@@ -1,83 +1,16 @@
-"""Kernels on G = R^d ⋊ H: how they factorise, where they are supported, and their values on a grid."""
+"""Kernels on G = R^d ⋊ H: where they are supported, and their values on a grid."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from sepgconv.factors import Factor, Term
 from sepgconv.grids import Axis, Grid
+from sepgconv.initialisation import initialise
 from sepgconv.siren import KernelConfig, KernelNetwork
-
-
-@dataclass(frozen=True)
-class Factor:
-    """One factor of a kernel k^{ij}(x, h): the coordinates it sees and the channel indices it carries.
-
-    Args:
-        coordinates: names separated by blanks: `x` (space), `h` (the whole subgroup), or one part of it (`rotation`,
-            `scale`); empty for a factor that is constant on the group.
-        channels: `ij`, `i`, `j` or empty, where i counts input channels and j output channels.
-    """
-
-    coordinates: str
-    channels: str
-
-
-FACTORISATIONS: dict[str, tuple[Factor, ...]] = {
-    "nonseparable": (Factor("x h", "ij"),),
-    "separable": (Factor("h", "ij"), Factor("x", "j")),
-    "h_separable": (Factor("scale", "ij"), Factor("rotation", "j"), Factor("x", "j")),
-    "gseparable": (Factor("h", "ij"), Factor("x", "ij")),
-    "dseparable": (Factor("", "ij"), Factor("x h", "j")),
-    "dgseparable": (Factor("", "ij"), Factor("h", "j"), Factor("x", "j")),
-}
-LIFTING = (Factor("x", "ij"),)
-"""The lifting kernel k^{ij}(x): its input has no h."""
-
-
-def resolve(factorisation: str | Sequence[Factor], grid: Grid) -> tuple[Factor, ...]:
-    """A factorisation by name or as a table, with `h` spelled out as the parts of the grid's group."""
-    parts = [axis.group.name for axis in grid.axes]
-    if isinstance(factorisation, str):
-        if factorisation not in FACTORISATIONS:
-            allowed = ", ".join(FACTORISATIONS)
-            raise ValueError(f"factorisation must be one of {allowed}, or a table of Factor; got {factorisation!r}")
-        if factorisation == "h_separable" and len(parts) < 2:
-            raise ValueError(
-                "factorisation 'h_separable' needs a product of rotations and scales such as sim2(), "
-                f"got a grid with {' and '.join(parts) if parts else 'a trivial group'}"
-            )
-        table = FACTORISATIONS[factorisation]
-    else:
-        table = tuple(factorisation)
-    allowed = ["x", "h", *parts]
-    factors = []
-    for factor in table:
-        if not isinstance(factor, Factor):
-            raise ValueError(f"a factorisation is a table of Factor, got {factor!r}")
-        names = factor.coordinates.split()
-        if unknown := [name for name in names if name not in allowed]:
-            raise ValueError(f"{factor} sees {unknown}, but this grid has {allowed}")
-        if factor.channels not in ("ij", "i", "j", ""):
-            raise ValueError(f"channels must be 'ij', 'i', 'j' or '', got {factor.channels!r}")
-        seen = [name for name in ["x", *parts] if name in names or (name != "x" and "h" in names)]
-        factors.append(Factor(" ".join(seen), factor.channels))
-    if missing := [index for index in "ij" if not any(index in factor.channels for factor in factors)]:
-        raise ValueError(f"no factor carries the channel index {' or '.join(missing)}: {table}")
-    return tuple(factors)
-
-
-class Term(NamedTuple):
-    """What one of the tensors that are multiplied to a kernel depends on: parts of H, space, channel indices."""
-
-    parts: tuple[int, ...]
-    spatial: bool
-    channels: str
-
 
 Values = Float[Tensor, "*o_h_k i j"]
 """A term's values `(o…, h…, k, i, j)`: output and input elements (one axis each per part of H), spatial taps, channels;
@@ -135,14 +68,6 @@ def taps(kernel_size: int, space: int) -> Float[Tensor, "k d"]:
     axes = torch.meshgrid(*[line] * space, indexing="ij")
     flipped = [-axis if name == space - 2 else axis for name, axis in enumerate(axes)]
     return torch.stack([axis.flatten() for axis in reversed(flipped)], dim=-1)
-
-
-def power_spectrum(functions: Float[Tensor, "*axes c"]) -> Float[Tensor, "frequencies c"]:
-    """|F[a](ω)|² of functions on a grid, zero-padded to twice its length."""
-    axes = list(range(functions.ndim - 1))
-    sizes = [2 * n if n > 1 else 1 for n in functions.shape[:-1]]
-    transform = torch.fft.fftn(functions.double(), s=sizes, dim=axes) if axes else functions.double()
-    return transform.abs().square().reshape(-1, functions.shape[-1])
 
 
 class GroupKernel(nn.Module):
@@ -235,76 +160,11 @@ class GroupKernel(nn.Module):
         self._build()  # in the new precision, not merely cast to it
         return self
 
-    @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Unit variance through the layer, at init and for every factorisation.
+        """Draws all kernel networks anew."""
+        initialise(self)
 
-        With independent last-layer weights a kernel's expected power spectrum over G is S(ω) = Σ_u |F[a_u]|², a_u being
-        its hidden units; the spectra of factors multiply. White noise gains ∫S: so a lifting kernel is scaled.
-        But smooth kernels make smooth features, whose spectrum after p layers is S^p, and those gain ∫S·S^p / ∫S^p.
-        Group kernels are scaled for the p that keeps stacks of several layers steady; it grows with the dimension of G,
-        since the more axes a spectrum has, the faster its peak takes over.
-        """
-        depth = (1 + self.grid.space + len(self.names)) / 2 if self.source else 0
-        pending = {"x", *(range(len(self.names)) if self.source else ())}
-        for factor, term, network in zip(self.factors, self.terms, self.networks, strict=False):
-            assert isinstance(network, KernelNetwork)
-            network.reset_hidden()
-            network.reset_out(1.0)
-            weighted = {*term.parts, *(["x"] if term.spatial else [])} & pending
-            pending -= weighted
-            units = self._around_one_element(factor, term, network, weighted)
-            expected = power_spectrum(units).sum(-1, keepdim=True)
-            features = expected**depth / (expected**depth).mean()
-            gain = (expected * features).mean()
-            if factor.channels == "j" and units[..., 0].numel() > 1:
-                # One function per channel: scaled by its own gain, unless that happens to be close to zero.
-                own = (power_spectrum(units @ network.out.weight.t()) * features).mean(0)
-                network.out.weight.mul_(own.clamp_min(0.1 * gain.item()).rsqrt().to(units)[:, None])
-            else:
-                network.scale_out(gain.rsqrt().item())
-        # What no factor sees is constant there; it is made good in the first factor.
-        rest = power_spectrum(self._around_one_element(Factor("", ""), Term((), False, ""), None, pending))
-        gain = (rest ** (depth + 1)).mean() / (rest**depth).mean() * self.channels[0] * self.gain**2
-        first = self.networks[0]
-        assert isinstance(first, KernelNetwork)
-        first.scale_out(gain.rsqrt().item())
-
-    def _around_one_element(
-        self, factor: Factor, term: Term, network: KernelNetwork | None, weighted: set
-    ) -> Float[Tensor, "*axes u"]:
-        """A factor's hidden units `(h…, y…, u)` as the middle output element sees them.
-
-        The window and the cells' volumes are multiplied in for the coordinates in `weighted`, scaled to their mean
-        square over all output elements.
-        """
-        middle = tuple(count // 2 for count in self.grid.shape)
-        rows, shape = self._coordinates(factor, middle)
-        units = network.hidden(rows) if network and network.in_features else rows.new_ones(len(rows), 1)
-        units = units.reshape(*shape, -1)
-        # Axes are (h of every part, k) for a spatial factor and (h of the parts it sees) for another.
-        axes = {part: part if term.spatial else n for n, part in enumerate(term.parts)}
-        if not term.spatial:
-            for part, axis in axes.items():
-                units = units.index_select(axis, getattr(self, f"index{part}")[middle[part]])
-        for part in sorted(weighted - {"x"}):
-            weight = getattr(self, f"weight{part}")
-            row = weight[middle[part]] * (weight.square().sum(-1).mean() / weight[middle[part]].square().sum()).sqrt()
-            if part in axes:
-                units = units * row.reshape([-1 if n == axes[part] else 1 for n in range(units.ndim)])
-            else:
-                units = row.reshape(-1, *(1,) * units.ndim) * units
-        if "x" in weighted:
-            window = self._positions()[1]
-            row = window[middle]
-            if not self.source:  # white noise gains less at larger scales; smooth features gain the same at all
-                row = row * (window.square().sum(-1).mean() / row.square().sum()).sqrt()
-            units = units * row[:, None] if term.spatial else units.unsqueeze(-2) * row[:, None]
-        if term.spatial or "x" in weighted:
-            units = units.unflatten(-2, (self.kernel_size,) * self.grid.space)
-        return units
-
-    def _positions(self) -> tuple[Float[Tensor, "*o k d"], Float[Tensor, "*o k"]]:
+    def positions(self) -> tuple[Float[Tensor, "*o k d"], Float[Tensor, "*o k"]]:
         """h⁻¹x for all output elements and taps, and the window at each divided by |det h|."""
         group, shift = self.grid.group, self.grid.group.exp(self.grid.offset.to(self.taps))
         # Multiplied and added one by one: a fused product would round differently for each quarter turn.
@@ -325,7 +185,7 @@ class GroupKernel(nn.Module):
             values = axis.group.log(axis.group.exp((values + shift)[:, None]))[:, 0]
         return values / axis.reach
 
-    def _coordinates(
+    def coordinates(
         self, factor: Factor, element: tuple[int, ...] | None = None
     ) -> tuple[Float[Tensor, "rows n"], tuple[int, ...]]:
         """The rows on which a factor's network is evaluated, and how they are laid out.
@@ -341,7 +201,7 @@ class GroupKernel(nn.Module):
             axes = torch.meshgrid(*(self._offsets(part) for part in parts), indexing="ij")
             return torch.stack([axis.flatten() for axis in axes], -1), axes[0].shape
         rank = len(self.names)
-        positions = self._positions()[0]
+        positions = self.positions()[0]
         columns = [positions.reshape(*self.grid.shape, *(1,) * rank, *positions.shape[-2:])]
         for part in parts:
             pairs = self._offsets(part)[getattr(self, f"index{part}")]
@@ -362,7 +222,7 @@ class GroupKernel(nn.Module):
 
     def _evaluate(self, factor: Factor, term: Term, network: nn.Module) -> Values:
         """One factor's values on the current grids."""
-        rows, shape = self._coordinates(factor)
+        rows, shape = self.coordinates(factor)
         widths, rank = self._widths(factor.channels), len(self.names)
         values = network(rows).reshape(*shape, *widths)
         if term.spatial:
@@ -384,7 +244,7 @@ class GroupKernel(nn.Module):
         with torch.autocast(self.taps.device.type, enabled=False):
             factors = zip(self.factors, self.terms, self.networks, strict=False)
             values = [self._evaluate(factor, term, network) for factor, term, network in factors]
-            window = self._positions()[1] * self.gain
+            window = self.positions()[1] * self.gain
         values.append(window.reshape(*self.grid.shape, *(1,) * rank, -1, 1, 1))
         for part in range(rank if self.source else 0):
             values.append(getattr(self, f"weight{part}").reshape(*self._pair_shape(part), 1, 1, 1))

@@ -50,9 +50,7 @@ def read_amat(path: Path, rows: int) -> Split:
     except ValueError as error:
         raise damaged(path, f"{rows} rows of {SIDE * SIDE + 1} numbers", str(error)) from error
     if table.shape != (rows, SIDE * SIDE + 1):
-        raise damaged(
-            path, f"{rows} rows of {SIDE * SIDE + 1} numbers", f"{table.shape[0]} of {table.shape[1]}"
-        )
+        raise damaged(path, f"{rows} rows of {SIDE * SIDE + 1} numbers", f"{table.shape[0]} of {table.shape[1]}")
     pixels, labels = table[:, :-1], table[:, -1]
     if not (pixels.min() >= -0.1 and pixels.max() <= 1.1):
         raise damaged(path, "pixels in [0, 1]", f"{pixels.min():g} to {pixels.max():g}")

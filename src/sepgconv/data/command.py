@@ -85,18 +85,14 @@ def _parser() -> argparse.ArgumentParser:
     seeded.add_argument(
         "--seed", type=int, default=0, help="of the sets that are made from MNIST (default: %(default)s)"
     )
-    parser = argparse.ArgumentParser(
-        prog="sepgconv data", description="Data sets: list, fetch, look at them."
-    )
+    parser = argparse.ArgumentParser(prog="sepgconv data", description="Data sets: list, fetch, look at them.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="list | prepare | show")
     commands.add_parser("list", parents=[where], help="print the data sets and whether they are at hand")
     fetch = commands.add_parser("prepare", parents=[where, seeded], help="download or make data sets")
     fetch.add_argument("names", metavar="NAME", nargs="+", help=f"one of {', '.join(ENTRIES)}")
     look = commands.add_parser("show", parents=[where, seeded], help="write a picture of labelled samples")
     look.add_argument("name", metavar="NAME", help=f"one of {', '.join(ENTRIES)}")
-    look.add_argument(
-        "--out", metavar="FILE", default="samples.png", help="the picture (default: %(default)s)"
-    )
+    look.add_argument("--out", metavar="FILE", default="samples.png", help="the picture (default: %(default)s)")
     return parser
 
 

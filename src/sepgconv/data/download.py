@@ -109,9 +109,7 @@ class _Resuming:
         if have:
             headers["Range"] = f"bytes={have}-"
         try:
-            response = urllib.request.urlopen(
-                urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS
-            )
+            response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS)
         except urllib.error.HTTPError as error:
             error.close()
             if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not have:

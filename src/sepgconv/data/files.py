@@ -51,9 +51,7 @@ def locate(source: Source, root: str | os.PathLike[str] | None = None) -> dict[s
     return {file: path for file, path in found.items() if path is not None}
 
 
-def obtain(
-    source: Source, root: str | os.PathLike[str] | None = None, download: bool = True
-) -> dict[str, Path]:
+def obtain(source: Source, root: str | os.PathLike[str] | None = None, download: bool = True) -> dict[str, Path]:
     """The paths of all data files by name, after unpacking or downloading what is missing.
 
     Raises:

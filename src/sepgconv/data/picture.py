@@ -23,9 +23,7 @@ def sample_sheet(data: DataSet, per_class: int = 8) -> Tensor:
     """
     c, height, width = data.shape
     rows = min(data.classes, MAX_ROWS)
-    sheet = torch.full(
-        (c, rows * (height + GAP) - GAP, per_class * (width + GAP) - GAP), 128, dtype=torch.uint8
-    )
+    sheet = torch.full((c, rows * (height + GAP) - GAP, per_class * (width + GAP) - GAP), 128, dtype=torch.uint8)
     for row in range(rows):
         images = data.train.images[data.train.labels == row][:per_class]
         for column, image in enumerate(images):

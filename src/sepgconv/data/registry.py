@@ -131,8 +131,6 @@ ENTRIES = {
             cifar.CIFAR100.read,
             cifar.CIFAR100.source,
         ),
-        Entry(
-            "galaxy10", (3, 69, 69), (17_429, 2_178, 2_178), galaxy10.CLASSES, galaxy10.read, galaxy10.SOURCE
-        ),
+        Entry("galaxy10", (3, 69, 69), (17_429, 2_178, 2_178), galaxy10.CLASSES, galaxy10.read, galaxy10.SOURCE),
     )
 }

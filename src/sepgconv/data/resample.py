@@ -135,8 +135,7 @@ def _hat(t: Tensor) -> Tensor:
 def _check_images(images: Tensor) -> None:
     if images.dim() != 4 or not images.is_floating_point():
         raise ValueError(
-            "images must be a floating point tensor (b, c, y, x), "
-            f"got {images.dtype} of shape {tuple(images.shape)}"
+            f"images must be a floating point tensor (b, c, y, x), got {images.dtype} of shape {tuple(images.shape)}"
         )
 
 
@@ -145,8 +144,7 @@ def _per_image(images: Tensor, value: float | Tensor, name: str) -> Tensor:
     values = torch.as_tensor(value, dtype=torch.float64, device=images.device)
     if values.dim() > 1 or values.numel() not in (1, len(images)):
         raise ValueError(
-            f"{name} must be one number or one for each of the {len(images)} images, "
-            f"got shape {tuple(values.shape)}"
+            f"{name} must be one number or one for each of the {len(images)} images, got shape {tuple(values.shape)}"
         )
     if not values.isfinite().all():
         raise ValueError(f"{name} must be finite, got {values[~values.isfinite()].tolist()[0]}")

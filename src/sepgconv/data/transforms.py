@@ -75,9 +75,7 @@ class RandomScale:
 
     def __post_init__(self) -> None:
         if not 0 < self.low <= self.high:
-            raise ValueError(
-                f"low must be positive and not exceed high, got low={self.low}, high={self.high}"
-            )
+            raise ValueError(f"low must be positive and not exceed high, got low={self.low}, high={self.high}")
 
     def __call__(self, images: Tensor, generator: Generator) -> Tensor:
         """The scaled batch."""
@@ -102,9 +100,9 @@ class PadCrop:
         """The shifted batch."""
         b, c, height, width = images.shape
         padded = F.pad(images, [self.padding] * 4)
-        shifts = torch.randint(
-            0, 2 * self.padding + 1, (2, b, 1), generator=generator, device=generator.device
-        ).to(images.device)
+        shifts = torch.randint(0, 2 * self.padding + 1, (2, b, 1), generator=generator, device=generator.device).to(
+            images.device
+        )
         rows = shifts[0] + torch.arange(height, device=images.device)
         columns = shifts[1] + torch.arange(width, device=images.device)
         item = torch.arange(b, device=images.device)[:, None, None, None]

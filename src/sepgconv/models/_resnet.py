@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from sepgconv.factors import Factor
 from sepgconv.grids import Grid
-from sepgconv.kernels import Factor
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool
 from sepgconv.siren import KernelConfig
 

@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sepgconv.factors import Factor
 from sepgconv.grids import Grid
-from sepgconv.kernels import Factor
 from sepgconv.nn._conv import GroupConv
 from sepgconv.nn._norm import BatchNorm
 from sepgconv.siren import KernelConfig

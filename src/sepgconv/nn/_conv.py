@@ -6,9 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from sepgconv.factors import LIFTING, Factor, resolve
 from sepgconv.functional import Dense, Geometry, Structured, Weights
 from sepgconv.grids import Grid
-from sepgconv.kernels import LIFTING, Factor, GroupKernel, resolve
+from sepgconv.kernels import GroupKernel
 from sepgconv.nn._check import AXES, floating, symmetric_sampling, whole
 from sepgconv.siren import KernelConfig
 

@@ -1,0 +1,22 @@
+import pytest
+import torch
+from PIL import Image
+
+from sepgconv import demo
+
+
+def test_the_demo_runs_and_draws(tmp_path, capsys) -> None:
+    """A few steps of tiny networks: what they print and draw, not how well they do."""
+    torch.manual_seed(0)
+    assert demo.main(["--output", str(tmp_path), "--epochs", "1", "--width", "0.1", "--limit", "200", "--quiet"]) == 0
+    printed = capsys.readouterr().out
+    assert "rotated" in printed
+    assert "SE(2), 8 rotations" in printed
+    with Image.open(tmp_path / "error_by_angle.png") as picture:
+        assert picture.size[0] > 600
+
+
+def test_help(capsys) -> None:
+    with pytest.raises(SystemExit):
+        demo.main(["--help"])
+    assert "--epochs" in capsys.readouterr().out
