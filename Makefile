@@ -15,7 +15,7 @@ demo: setup
 	$(BIN)/sepgconv demo
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 lint: setup
 	$(BIN)/ruff check .

@@ -13,6 +13,11 @@ settings.register_profile("suite", max_examples=60, deadline=None, derandomize=T
 settings.load_profile("suite")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Lost equivariance fails a test. Here and not in pyproject.toml, where it would import the package too early."""
+    config.addinivalue_line("filterwarnings", "error::sepgconv.EquivarianceWarning")
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)

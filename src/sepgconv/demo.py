@@ -59,7 +59,7 @@ def train(contestant: Contestant, data: Images, *, epochs: int, width: float, se
     """Fits a network to the upright training digits."""
     torch.manual_seed(seed)
     network = NetworkConfig(factorisation=contestant.factorisation, kernel=KernelConfig(layers=1), width=width)
-    classifier = Classifier(network, contestant.grid, OptimiserConfig(lr=2e-3), seed=seed)
+    classifier = Classifier(network, contestant.grid, OptimiserConfig(), seed=seed)
     trainer = Trainer(
         accelerator="cpu",
         max_epochs=epochs,

@@ -78,9 +78,7 @@ def test_prepare(capsys: pytest.CaptureFixture[str]) -> None:
         (["show", "digits", "--seed", "-3"], "seed must not be negative, got -3"),
     ],
 )
-def test_errors_are_one_message(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_are_one_message(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 1
     printed = capsys.readouterr()
     assert not printed.out

@@ -45,9 +45,7 @@ def source(content: bytes = b"", name: str = "all.tar.gz") -> Source:
     return Source("things", ("things", "."), (remote,))
 
 
-def test_root_then_environment_then_cache(
-    tmp_path: Path, private_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_then_environment_then_cache(tmp_path: Path, private_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert data_root() == private_cache
     monkeypatch.setenv("SEPGCONV_DATA", str(tmp_path / "variable"))
     assert data_root() == tmp_path / "variable"

@@ -65,9 +65,7 @@ def test_mnist_checksums_are_of_the_content(tmp_path: Path, small_mnist: dict[st
         read_small_mnist(tmp_path, digests=digests)
 
 
-def test_mnist_of_another_size_is_refused_by_default(
-    tmp_path: Path, small_mnist: dict[str, np.ndarray]
-) -> None:
+def test_mnist_of_another_size_is_refused_by_default(tmp_path: Path, small_mnist: dict[str, np.ndarray]) -> None:
     with pytest.raises(ValueError, match=r"expected the sizes \(60000, 28, 28\), found \(20, 28, 28\)"):
         load("mnist", root=tmp_path)
     with pytest.raises(ValueError, match="expected content of sha256 ba891046"):
@@ -87,9 +85,7 @@ def test_mnist_of_another_size_is_refused_by_default(
         ("train-images-idx3-ubyte.gz", lambda b: b"<html>", "expected a whole compressed file"),
     ],
 )
-def test_damaged_mnist(
-    tmp_path: Path, small_mnist: dict[str, np.ndarray], file: str, change, message: str
-) -> None:
+def test_damaged_mnist(tmp_path: Path, small_mnist: dict[str, np.ndarray], file: str, change, message: str) -> None:
     path = tmp_path / file
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(ValueError, match=f"{path} .*{message}"):

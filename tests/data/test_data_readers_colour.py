@@ -173,9 +173,7 @@ def test_wrong_galaxies(tmp_path: Path, images: np.ndarray, labels: np.ndarray, 
 def test_damaged_galaxies(tmp_path: Path, galaxies: tuple[np.ndarray, np.ndarray]) -> None:
     path = tmp_path / "Galaxy10.h5"
     path.write_bytes(path.read_bytes()[:10_000])
-    with pytest.raises(
-        ValueError, match=f"{path} .*expected an HDF5 file with 'images' and 'ans', found .*trunc"
-    ):
+    with pytest.raises(ValueError, match=f"{path} .*expected an HDF5 file with 'images' and 'ans', found .*trunc"):
         read_small_galaxy(tmp_path)
     with h5py.File(path, "w") as file:
         file["images"] = galaxies[0]

@@ -80,9 +80,7 @@ def test_scale_covers_its_range() -> None:
 def test_pad_crop_gives_every_shift_and_no_other(random: Generator) -> None:
     image = torch.rand(1, 2, 5, 6, generator=random)
     padded = F.pad(image, [1, 1, 1, 1])
-    shifts = {
-        (y, x): padded[0, :, y : y + 5, x : x + 6].flatten().tolist() for y in range(3) for x in range(3)
-    }
+    shifts = {(y, x): padded[0, :, y : y + 5, x : x + 6].flatten().tolist() for y in range(3) for x in range(3)}
     found = PadCrop(1)(image.expand(500, -1, -1, -1), seeded()).flatten(1).tolist()
     assert {tuple(i) for i in found} == {tuple(i) for i in shifts.values()}
 

@@ -86,8 +86,7 @@ def unexpected() -> Split:
 
 def same(first: tuple[Split, ...], second: tuple[Split, ...]) -> bool:
     return all(
-        torch.equal(a.images, b.images) and torch.equal(a.labels, b.labels)
-        for a, b in zip(first, second, strict=True)
+        torch.equal(a.images, b.images) and torch.equal(a.labels, b.labels) for a, b in zip(first, second, strict=True)
     )
 
 
@@ -140,9 +139,7 @@ def test_a_read_only_root_is_left_alone(tmp_path: Path, private_cache: Path, dig
         tmp_path.chmod(0o755)
 
 
-def test_a_cache_that_cannot_be_written_costs_a_warning(
-    tmp_path: Path, private_cache: Path, digits: Split
-) -> None:
+def test_a_cache_that_cannot_be_written_costs_a_warning(tmp_path: Path, private_cache: Path, digits: Split) -> None:
     for folder in (tmp_path, private_cache):
         (folder / FOLDER).write_text("a file, where a folder is wanted")
     with pytest.warns(UserWarning, match=r"mnist-rot-seed0-v1\.npz could not be kept"):

@@ -55,11 +55,11 @@ def test_wrong_settings_are_named(make, message):
 
 
 def test_schedules():
-    weights = [nn.Parameter(torch.zeros(1))]
-    paper, constant = OptimiserConfig("paper").build(weights, 10)
+    network = nn.Linear(1, 1)
+    paper, constant = OptimiserConfig("paper").build(network, 10)
     assert constant is None
     assert (type(paper), paper.defaults["lr"], paper.defaults["weight_decay"]) == (torch.optim.Adam, 1e-4, 1e-4)
-    fast, schedule = OptimiserConfig("onecycle", lr=2e-3).build(weights, 100)
+    fast, schedule = OptimiserConfig("onecycle", lr=2e-3).build(network, 100)
     assert isinstance(fast, torch.optim.AdamW)
     assert schedule is not None
     rates = []
@@ -70,6 +70,18 @@ def test_schedules():
     assert max(rates) == pytest.approx(2e-3, rel=1e-3)
     assert rates.index(max(rates)) == pytest.approx(25, abs=2)
     assert rates[-1] < 1e-6
+
+
+def test_hidden_layers_of_sirens_take_the_rate_divided_by_omega0():
+    network = NETWORK.build(GRID.build())
+    fast, _ = OptimiserConfig("onecycle", lr=5e-3).build(network, 10)
+    omega0 = NETWORK.kernel.omega0
+    assert [group["max_lr"] for group in fast.param_groups] == [5e-3, 5e-3 / omega0]
+    hidden = {id(p) for name, p in network.named_parameters() if ".hidden." in name}
+    assert {id(p) for p in fast.param_groups[1]["params"]} == hidden
+    assert sum(len(group["params"]) for group in fast.param_groups) == len(list(network.parameters()))
+    paper, _ = OptimiserConfig("paper").build(network, 10)
+    assert len(paper.param_groups) == 1
 
 
 def test_positions_have_seeds_of_their_own():

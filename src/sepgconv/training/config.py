@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
 from sepgconv import models
 from sepgconv.grids import Grid, scale2, se2, sim2, translation2
-from sepgconv.siren import KernelConfig
+from sepgconv.siren import KernelConfig, KernelNetwork
 
 Group = Literal["se2", "scale2", "sim2", "translation2"]
 Schedule = Literal["onecycle", "paper"]
@@ -105,8 +105,9 @@ class OptimiserConfig:
 
     Args:
         schedule: `paper` is Adam at a constant rate; `onecycle` is AdamW with a rate that rises to a peak and falls
-            to zero, for short runs.
-        lr: the rate, or its peak; by default 1e-4 for `paper`, 1e-3 for `onecycle`.
+            to zero, for short runs. There the hidden layers of SIRENs, whose outputs are multiplied by ω₀, take the
+            rate divided by ω₀: with one rate for all, the largest stable one is several times smaller.
+        lr: the rate, or its peak; by default 1e-4 for `paper`, 5e-3 for `onecycle`.
         weight_decay: by default 1e-4 for `paper` (in the gradient), 1e-2 for `onecycle` (decoupled).
         warmup: the part of a one-cycle run in which the rate rises.
     """
@@ -125,21 +126,38 @@ class OptimiserConfig:
         if not 0 < self.warmup < 1:
             raise ValueError(f"warmup must lie between 0 and 1, got {self.warmup!r}")
 
-    def build(self, parameters: Any, steps: int) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
+    def build(self, network: nn.Module, steps: int) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
         """The optimiser, and a schedule for so many steps unless the rate is constant."""
         optimiser, lr, weight_decay = _DEFAULTS[self.schedule]
         lr = lr if self.lr is None else self.lr
         weight_decay = weight_decay if self.weight_decay is None else self.weight_decay
-        fitted = optimiser(parameters, lr=lr, weight_decay=weight_decay)
         if self.schedule == "paper":
-            return fitted, None
+            return optimiser(network.parameters(), lr=lr, weight_decay=weight_decay), None
+        rates = _parameters_by_divisor(network)
+        groups = [{"params": parameters, "lr": lr / divisor} for divisor, parameters in rates.items()]
+        fitted = optimiser(groups, lr=lr, weight_decay=weight_decay)
+        peaks = [group["lr"] for group in groups]
         # Adam's first moment is left alone: cycling it is for momentum that is not normalised.
-        return fitted, OneCycleLR(fitted, lr, total_steps=steps, pct_start=self.warmup, cycle_momentum=False)
+        return fitted, OneCycleLR(fitted, peaks, total_steps=steps, pct_start=self.warmup, cycle_momentum=False)
+
+
+def _parameters_by_divisor(network: nn.Module) -> dict[float, list[nn.Parameter]]:
+    """All parameters, by what their learning rate is divided by: ω₀ in the hidden layers of SIRENs, else 1."""
+    divisors = {
+        parameter: module.config.omega0
+        for module in network.modules()
+        if isinstance(module, KernelNetwork) and module.config.activation == "sine"
+        for parameter in module.hidden.parameters()
+    }
+    groups: dict[float, list[nn.Parameter]] = {1.0: []}
+    for parameter in network.parameters():
+        groups.setdefault(divisors.get(parameter, 1.0), []).append(parameter)
+    return groups
 
 
 _DEFAULTS: dict[str, tuple[type[torch.optim.Adam], float, float]] = {
     "paper": (torch.optim.Adam, 1e-4, 1e-4),
-    "onecycle": (torch.optim.AdamW, 1e-3, 1e-2),
+    "onecycle": (torch.optim.AdamW, 5e-3, 1e-2),
 }
 
 

@@ -100,7 +100,7 @@ class Images(LightningDataModule):
         *,
         root: str | None = None,
         batch_size: int = 64,
-        augment: Augment = Augment(),  # noqa: B008
+        augment: Augment = Augment(),
         limit: int | None = None,
         rotate_test: bool = False,
         seed: int = 0,

@@ -62,9 +62,9 @@ class Classifier(LightningModule):
 
     def __init__(
         self,
-        network: NetworkConfig = NetworkConfig(),  # noqa: B008
-        grid: GridConfig = GridConfig(),  # noqa: B008
-        optimiser: OptimiserConfig = OptimiserConfig(),  # noqa: B008
+        network: NetworkConfig = NetworkConfig(),
+        grid: GridConfig = GridConfig(),
+        optimiser: OptimiserConfig = OptimiserConfig(),
         *,
         label_smoothing: float = 0.0,
         channels_last: bool = False,
@@ -171,7 +171,7 @@ class Classifier(LightningModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The optimiser and, if the rate changes, its schedule by step."""
         steps = int(self.trainer.estimated_stepping_batches)
-        optimiser, schedule = self.optimiser.build(self.net.parameters(), steps)
+        optimiser, schedule = self.optimiser.build(self.net, steps)
         if schedule is None:
             return optimiser
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
