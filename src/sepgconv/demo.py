@@ -4,7 +4,8 @@ import argparse
 import logging
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +38,7 @@ class Contestant:
 
 
 CONTESTANTS = (
-    Contestant("SE(2), 8 rotations, separable", GridConfig("se2", rotations=8), "separable", "#1b6ca8"),
+    Contestant("SE(2), 8 rotations", GridConfig("se2", rotations=8), "separable", "#1b6ca8"),
     Contestant("plain CNN", GridConfig("translation2"), "nonseparable", "#c0392b"),
 )
 
@@ -71,10 +72,22 @@ def train(contestant: Contestant, data: Images, *, epochs: int, width: float, se
         limit_val_batches=0,
         num_sanity_val_steps=0,
     )
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="lightning")  # advice on workers and logging intervals
-        trainer.fit(classifier, datamodule=data)
+    trainer.fit(classifier, datamodule=data)
     return classifier.eval()
+
+
+@contextmanager
+def no_advice() -> Iterator[None]:
+    """Keeps Lightning's remarks on GPUs, workers and logging out of a demo's output."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 @torch.no_grad()
@@ -115,7 +128,7 @@ def draw(outcomes: Sequence[Outcome], digit: Tensor, path: Path) -> None:
     strip.axis("off")
     for angle in range(0, 360, 45):
         inset = strip.inset_axes((angle - 16, 0, 32, 1), transform=strip.transData)
-        inset.imshow(rotate(digit[None].float(), float(angle))[0, 0].clamp(0, 255), cmap="gray_r")
+        inset.imshow(rotate(digit[None].float(), float(angle))[0, 0].clamp(0, 255).numpy(), cmap="gray_r")
         inset.axis("off")
     strip.set_ylim(0, 1)
     for outcome in outcomes:
@@ -123,7 +136,7 @@ def draw(outcomes: Sequence[Outcome], digit: Tensor, path: Path) -> None:
         colour, middle = outcome.contestant.colour, outcome.by_angle[len(ANGLES) // 2]
         axes.plot([*ANGLES, 360], closed, "o-", color=colour, ms=4)
         axes.annotate(
-            outcome.contestant.name, (180, middle), (0, 12), textcoords="offset points", ha="center", color=colour
+            outcome.contestant.name, (180, middle), (0, 18), textcoords="offset points", ha="center", color=colour
         )
     axes.set_xlim(-18, 378)
     axes.set_ylim(bottom=0)
@@ -161,14 +174,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
     options = parser.parse_args(arguments)
     console = Console()
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     data = Images("digits", batch_size=64, limit=options.limit, seed=options.seed)
     outcomes = []
     for contestant in CONTESTANTS:
         console.print(f"Training: {contestant.name}")
         start = time.monotonic()
         settings = {"epochs": options.epochs, "width": options.width, "seed": options.seed, "quiet": options.quiet}
-        classifier = train(contestant, data, **settings)
+        with no_advice():
+            classifier = train(contestant, data, **settings)
         outcomes.append(evaluate(contestant, classifier, data, time.monotonic() - start))
     console.print(table(outcomes, data))
     path = options.output / "error_by_angle.png"
