@@ -177,7 +177,8 @@ def test_variance_through_six_layers_at_init(group: str) -> None:
     """White noise through one lifting and five group convolutions without normalisation, for every factorisation.
 
     Smooth kernels pass low frequencies, so that no rule that ignores the input holds the variance exactly: without the
-    spectral one it would grow by a factor of 10⁴ to 10¹⁰ here.
+    spectral one it would grow by a factor of 10⁴ to 10¹⁰ here. The aim is 0.5 to 2, which not all combinations keep;
+    the bounds below are what is reached, so that it does not get worse (docs/design.md has the figures).
     """
     print()
     for factorisation in sg.FACTORISATIONS:

@@ -91,12 +91,17 @@ def test_compile_without_a_graph_break_equals_eager(training: bool) -> None:
             assert_close(a.grad, b.grad, atol=1e-4, rtol=1e-3)
 
 
-def test_inductor_compiles_a_layer() -> None:
-    torch._dynamo.reset()
-    conv = sg.GroupConv(2, 3, 3, grid=sg.se2(4)).eval()
-    x = torch.randn(1, 2, 4, 6, 6)
-    with torch.no_grad():
-        assert_close(torch.compile(conv, fullgraph=True)(x), conv(x), atol=1e-5, rtol=1e-4)
+@pytest.mark.parametrize("training", [False, True])
+def test_inductor_compiles_a_layer_and_a_net(training: bool) -> None:
+    """The default backend. It draws random numbers of its own, so that the grids here are fixed."""
+    layer = sg.GroupConv(2, 3, 3, grid=sg.se2(4, sampling="fixed"))
+    net = small_net(sg.sim2(4, 2, sampling="fixed"))
+    for module, x in ((layer, torch.randn(1, 2, 4, 6, 6)), (net, torch.randn(4, 1, 8, 8))):
+        torch._dynamo.reset()
+        module.train(training)
+        compiled = torch.compile(copy.deepcopy(module), fullgraph=True)
+        with torch.no_grad():
+            assert_close(compiled(x), module(x), atol=1e-5, rtol=1e-4)
 
 
 def test_copies_and_pickles_give_the_same_output() -> None:
