@@ -57,6 +57,14 @@ class Axis:
         """Volume of a cell relative to the volume that a kernel sees: sums over H become integrals."""
         return self.cell / self.support if self.support else 1 / self.count
 
+    def neighbours(self, source: "Axis | None") -> int | None:
+        """How many elements on either side a kernel from another sampling sees; None if the two are not alike."""
+        if source is None or source.count != self.count:
+            return None
+        if self.support is None or self.count == 1:
+            return self.count - 1
+        return min(math.floor(self.support * (1 + 1e-6) / self.cell), self.count - 1)
+
     @property
     def points(self) -> Float[Tensor, "count"]:
         """The unshifted elements' algebra coordinates, in float64."""

@@ -62,4 +62,4 @@ class ResidualBlock(nn.Module):
         """Adds the block's output to the shortcut's."""
         hidden = F.relu(self.norm1(self.conv1(features)))
         hidden = F.relu(self.norm2(self.conv2(hidden)))
-        return F.relu(hidden + self.shortcut(features))
+        return F.relu(hidden + self.shortcut(features), inplace=True)

@@ -1,17 +1,19 @@
 """Lifting and group convolutions."""
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from sepgconv.factors import LIFTING, Factor, resolve
-from sepgconv.functional import Dense, Geometry, Structured, Weights
+from sepgconv.functional import Dense, Structured, Weights
 from sepgconv.grids import Grid
 from sepgconv.kernels import GroupKernel
 from sepgconv.nn._check import AXES, floating, symmetric_sampling, whole
 from sepgconv.siren import KernelConfig
+from sepgconv.steps import Geometry
 
 EXECUTIONS = ("auto", "dense", "structured")
 
@@ -64,9 +66,18 @@ class _Conv(nn.Module):
     @property
     def geometry(self) -> Geometry:
         """Sizes at the grids' current resolution."""
-        target = self.kernel.grid.shape
-        source = self.kernel.source.shape if self.kernel.source else (1,) * len(target)
-        return Geometry(self.out_grid.space, self.kernel_size, self.stride, self.padding, source, target)
+        targets = self.kernel.grid.axes
+        sources = self.kernel.source.axes if self.kernel.source else ()
+        return Geometry(
+            space=self.out_grid.space,
+            kernel_size=self.kernel_size,
+            stride=self.stride,
+            padding=self.padding,
+            source=tuple(axis.count for axis in sources) or (1,) * len(targets),
+            target=tuple(axis.count for axis in targets),
+            periodic=tuple(axis.group.period is not None for axis in targets),
+            reach=tuple(axis.neighbours(source) for axis, source in zip_longest(targets, sources)),
+        )
 
     @property
     def executor(self) -> Dense | Structured:
@@ -100,7 +111,7 @@ class _Conv(nn.Module):
             symmetric_sampling(self, tuple(features.shape[3:]), self.kernel_size, self.stride, self.padding)
         if self.training and self.redraws:
             self.out_grid.resample()
-        result = self.executor.apply(features, self.weights(), self.geometry)
+        result = self.executor.apply(features, self.weights(), self.geometry, (self.in_channels, self.out_channels))
         if self.bias is not None:
             result = result + self.bias.reshape(-1, *(1,) * (result.ndim - 2)).to(result.dtype)
         return result
