@@ -16,10 +16,12 @@ from torch import Tensor
 
 from sepgconv.factors import Term
 from sepgconv.kernels import Values
-from sepgconv.steps import Geometry, Stage, Step, cheapest
+from sepgconv.steps import Geometry, SpaceStep, Stage, Step, cheapest, nanoseconds
 
 Features = Float[Tensor, "b c h *space"]
 Weights = list[list[tuple[Tensor, ...]]]
+LAUNCH = 1e6
+"""Nanoseconds, forward and backward, that a convolution or a step takes however few the pixels."""
 
 
 def multiply(values: Sequence[Values]) -> Values:
@@ -50,7 +52,14 @@ class Dense:
         kernel = kernel.reshape(math.prod(geometry.target), math.prod(geometry.source), *size[-3:])
         return [[(rearrange(kernel, "o h k i j -> (o j) k (h i)"),)]]
 
-    def apply(self, features: Features, weights: Weights, geometry: Geometry, channels: tuple[int, int]) -> Features:
+    def apply(
+        self,
+        features: Features,
+        weights: Weights,
+        geometry: Geometry,
+        channels: tuple[int, int],
+        bias: Tensor | None = None,
+    ) -> Features:
         """One convolution from all input elements and channels to all output elements and channels."""
         rows, weight = rearrange(features, "b i h ... -> b ... (h i)"), weights[0][0][0]
         # A channels-last convolution adds up all its terms in one chain; shorter ones round less.
@@ -58,7 +67,14 @@ class Dense:
         pairs = zip(rows.chunk(parts, -1), weight.chunk(parts, -1), strict=True)
         first, *rest = [geometry.conv(r.contiguous(), w.contiguous()) for r, w in pairs]
         result = sum(rest, start=first)
+        if bias is not None:
+            result = result + bias.repeat(math.prod(geometry.target))
         return rearrange(result, "b ... (o j) -> b j o ...", o=math.prod(geometry.target))
+
+    def nanoseconds(self, geometry: Geometry, channels: tuple[int, int], pixels: int) -> float:
+        """What a convolution is expected to take: building the kernel, then the products."""
+        work = self.multiply_adds(geometry, channels)
+        return LAUNCH + 18 * work + 0.038 * work * pixels
 
     def multiply_adds(self, geometry: Geometry, channels: tuple[int, int]) -> float:
         """Multiply-adds per pixel."""
@@ -80,6 +96,14 @@ def stages(terms: Sequence[Term]) -> tuple[Stage, ...]:
                 meets.append(group)
         merged = [n for group in meets for n in group]
         groups = [*(group for group in groups if group not in meets), [*merged, number]]
+    # What sees no coordinate is multiplied into a stage that carries its channels anyway.
+    free = [g for g in groups if not any(terms[n].parts or terms[n].spatial for n in g)]
+    for group in free:
+        carried = {c for n in group for c in terms[n].channels}
+        hosts = [g for g in groups if g is not group and carried <= {c for n in g for c in terms[n].channels}]
+        if hosts:
+            groups.remove(group)
+            hosts[0].extend(group)
 
     def key(group: list[int]) -> tuple[bool, bool, int]:
         carries_i = any("i" in terms[n].channels for n in group)
@@ -106,8 +130,9 @@ class Structured:
 
     chunk = 8
 
-    def __init__(self, terms: Sequence[Term]) -> None:
-        self.stages = stages(terms)
+    def __init__(self, terms: Sequence[Term], point: bool = False) -> None:
+        """With `point`, kernels have one tap and stride 1, so that nothing is spatial."""
+        self.stages = stages([term._replace(spatial=False) for term in terms] if point else terms)
         self.open = any(stage.after == "ij" for stage in self.stages)
 
     def steps(self, geometry: Geometry, channels: tuple[int, int]) -> list[Step]:
@@ -116,7 +141,7 @@ class Structured:
 
     def prepare(self, values: Sequence[Values], geometry: Geometry, channels: tuple[int, int]) -> Weights:
         """Per chunk of output channels, the weights of each step."""
-        size = self.chunk if self.open else channels[1]
+        size = self._width(channels)
         steps, weights = self.steps(geometry, channels), []
         for start in range(0, channels[1], size):
             stop = min(start + size, channels[1])
@@ -125,25 +150,49 @@ class Structured:
             weights.append([step.prepare(kernel) for step, kernel in zip(steps, kernels, strict=True)])
         return weights
 
+    def _width(self, channels: tuple[int, int]) -> int:
+        """Output channels that are made at a time."""
+        return self.chunk if self.open else channels[1]
+
     def _kernel(self, stage: Stage, values: Sequence[Values], geometry: Geometry, width: int) -> Values:
         """The product of a stage's terms, expanded along what it sums over and, if it is spatial, over all outputs."""
         kernel = multiply([values[n] for n in stage.terms])
         sizes = [n if stage.spatial or p in stage.parts else 1 for p, n in enumerate(geometry.target)]
         sizes += [n if p in stage.parts else 1 for p, n in enumerate(geometry.source)]
         taps = geometry.taps if stage.spatial else 1
+        # What sees no space is the same for all output elements along parts that it does not see.
+        kernel = kernel[tuple(slice(0, 1) if size == 1 else slice(None) for size in sizes)]
         per_group = stage.spatial and "j" in stage.before  # one kernel per group, even if it is the same for all
         return kernel.expand(*sizes, taps, kernel.shape[-2], width if per_group else kernel.shape[-1])
 
-    def apply(self, features: Features, weights: Weights, geometry: Geometry, channels: tuple[int, int]) -> Features:
+    def apply(
+        self,
+        features: Features,
+        weights: Weights,
+        geometry: Geometry,
+        channels: tuple[int, int],
+        bias: Tensor | None = None,
+    ) -> Features:
         """Runs the steps, for one chunk of output channels after the other."""
-        rows, steps, chunks = to_rows(features, geometry.source), self.steps(geometry, channels), []
-        for chunk in weights:
+        rows, chunks = to_rows(features, geometry.source), []
+        *steps, last = self.steps(geometry, channels)
+        shifts = [None] * len(weights) if bias is None else bias.split(self._width(channels))
+        for (*before, final), shift in zip(weights, shifts, strict=True):
             state = rows.unsqueeze(-1)  # b … h… i j
-            for step, weight in zip(steps, chunk, strict=True):
+            for step, weight in zip(steps, before, strict=True):
                 state = step.apply(state, weight)
+            if isinstance(last, SpaceStep):
+                state = last.apply(state, final, shift)
+            else:
+                state = last.apply(state, final) + (0 if shift is None else shift)
             chunks.append(from_rows(state.squeeze(-2), len(geometry.target)))
         return chunks[0] if len(chunks) == 1 else torch.cat(chunks, dim=1)
 
+    def nanoseconds(self, geometry: Geometry, channels: tuple[int, int], pixels: int) -> float:
+        """What a convolution is expected to take."""
+        steps, chunks = self.steps(geometry, channels), math.ceil(channels[1] / self._width(channels))
+        return LAUNCH * len(steps) * chunks + pixels * sum([nanoseconds(step, channels) for step in steps])
+
     def multiply_adds(self, geometry: Geometry, channels: tuple[int, int]) -> float:
         """Multiply-adds per pixel."""
-        return sum(step.cost(channels)[0] for step in self.steps(geometry, channels))
+        return sum([step.cost(channels)[0] for step in self.steps(geometry, channels)])

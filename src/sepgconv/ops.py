@@ -137,7 +137,7 @@ class _BlockProduct(torch.autograd.Function):
                 if disjoint:
                     torch.mm(grad[:, target], weight.t(), out=dx[:, source])
                 else:
-                    torch.addmm(dx[:, source], grad[:, target], weight.t(), out=dx[:, source])
+                    dx[:, source].addmm_(grad[:, target], weight.t())
         dws = [
             x[:, source].t() @ grad[:, target] if needed else None
             for (source, target), needed in zip(blocks, ctx.needs_input_grad[2:], strict=True)

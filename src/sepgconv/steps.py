@@ -8,18 +8,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
-from einops import rearrange
+from einops import rearrange, repeat
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
 from sepgconv.ops import block_product, depthwise, grouped_product
 
-MOVE = 30
-"""What it costs to read or write a number once more, in multiply-adds of a matrix product."""
+MOVE = 1.7
+"""Nanoseconds, forward and backward on one core, to move a number once more; each way has its `rate` per multiply-add.
+
+All were measured on AVX-512; only their ratios matter, and a wrong one costs time, never correctness.
+"""
 
 
 @dataclass(frozen=True)
@@ -44,14 +47,16 @@ class Geometry:
         """Number of spatial taps."""
         return self.kernel_size**self.space
 
-    def conv(self, rows: Tensor, weight: Float[Tensor, "out k in"], groups: int = 1) -> Tensor:
+    def conv(
+        self, rows: Tensor, weight: Float[Tensor, "out k in"], bias: Tensor | None = None, groups: int = 1
+    ) -> Tensor:
         """An ordinary convolution over space, `b … in -> b … out`; torch sees it as channels-last."""
         weight = weight.unflatten(1, (self.kernel_size,) * self.space).movedim(-1, 1)
         images = rows.movedim(-1, 1)
-        if self.space == 2 and groups == len(weight) == images.shape[1] and self.kernel_size > 1:
+        if self.space == 2 and bias is None and groups == len(weight) == images.shape[1]:
             return depthwise(images, weight, self.stride, (self.padding, self.padding)).movedim(1, -1)
         convolve = (F.conv1d, F.conv2d, F.conv3d)[self.space - 1]
-        return convolve(images, weight, None, self.stride, self.padding, 1, groups).movedim(1, -1)
+        return convolve(images, weight, bias, self.stride, self.padding, 1, groups).movedim(1, -1)
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,8 @@ class Stage:
 class Step(Protocol):
     """One way to take a stage."""
 
+    rate: ClassVar[float]
+
     def cost(self, channels: tuple[int, int]) -> tuple[float, float]:
         """Multiply-adds per pixel, and numbers moved on top of what every way reads and writes."""
         ...
@@ -98,6 +105,7 @@ def letters(letter: str, rank: int) -> list[str]:
 class MatrixStep:
     """Σ over h̃ and i as one matrix product; the summed parts are the innermost ones."""
 
+    rate: ClassVar[float] = 0.045
     stage: Stage
     geometry: Geometry
 
@@ -110,7 +118,7 @@ class MatrixStep:
     def cost(self, channels: tuple[int, int]) -> tuple[float, float]:
         """All pairs of elements."""
         others = [n for part, n in enumerate(self.geometry.source) if part not in self.stage.parts]
-        return math.prod([*others, *(a * b for a, b in self._pairs()), *channels]), 0
+        return math.prod([*others, *[a * b for a, b in self._pairs()], *channels]), 0
 
     def _pairs(self) -> list[tuple[int, int]]:
         return [(self.geometry.source[part], self.geometry.target[part]) for part in self.stage.parts]
@@ -136,6 +144,8 @@ class MatrixStep:
 class BandStep(MatrixStep):
     """A matrix step along one part on which kernels reach only a few elements: products along the band."""
 
+    rate: ClassVar[float] = 0.11
+
     @staticmethod
     def fits(stage: Stage, geometry: Geometry) -> bool:
         """Whether the last part is all that is summed over, and its kernels are local."""
@@ -153,10 +163,10 @@ class BandStep(MatrixStep):
         return [(max(o - reach, 0), min(o + reach + 1, count)) for o in range(count)]
 
     def cost(self, channels: tuple[int, int]) -> tuple[float, float]:
-        """Pairs within the band; the product is cut into narrow ones, which costs about as much as moving all."""
+        """Pairs within the band; its many narrow products have a rate of their own."""
         others = math.prod(self.geometry.source[:-1])
-        pairs = sum(stop - start for start, stop in self._bands())
-        return others * pairs * math.prod(channels), others * self.geometry.source[-1] * sum(channels)
+        pairs = sum([stop - start for start, stop in self._bands()])
+        return others * pairs * math.prod(channels), 0
 
     def prepare(self, kernel: Tensor) -> tuple[Tensor, ...]:
         """For each output element the `(h i) j` that it sees."""
@@ -197,6 +207,8 @@ class FourierStep(MatrixStep):
     a_f = Σ_d k(d)·cos(2πfd/n) and b_f = Σ_d k(d)·sin(2πfd/n), the cosine and sine coefficients (c, s) of frequency f
     become (c·a_f + s·b_f, s·a_f − c·b_f): n/2 blocks of 2×2 instead of n×n products.
     """
+
+    rate: ClassVar[float] = 0.055
 
     @staticmethod
     def fits(stage: Stage, geometry: Geometry) -> bool:
@@ -254,6 +266,7 @@ class AxisStep:
     Along a circle the kernel is laid out over twice its period, so that the convolution needs no wrapped copy.
     """
 
+    rate: ClassVar[float] = 1.0
     stage: Stage
     geometry: Geometry
 
@@ -275,7 +288,7 @@ class AxisStep:
 
     def cost(self, channels: tuple[int, int]) -> tuple[float, float]:
         """All pairs, for each channel."""
-        width = math.prod({"i": channels[0], "j": channels[1]}[c] for c in self.stage.before)
+        width = math.prod([{"i": channels[0], "j": channels[1]}[c] for c in self.stage.before])
         return math.prod(self.geometry.source) * self.geometry.source[self.stage.parts[0]] * width, 0
 
     def prepare(self, kernel: Tensor) -> tuple[Tensor, ...]:
@@ -300,6 +313,7 @@ class AxisStep:
 class EinsumStep:
     """Σ over h̃ (and i) of f(x, h̃) · k(h⁻¹h̃) at every x, for any table: what is left when nothing else fits."""
 
+    rate: ClassVar[float] = 3.0
     stage: Stage
     geometry: Geometry
 
@@ -309,13 +323,12 @@ class EinsumStep:
         return not stage.spatial
 
     def cost(self, channels: tuple[int, int]) -> tuple[float, float]:
-        """All pairs; the state is transposed before and after."""
+        """All pairs, and copies in between."""
         widths = {"i": channels[0], "j": channels[1]}
-        work = math.prod(widths[c] for c in {*self.stage.before, *self.stage.after})
+        work = math.prod([widths[c] for c in {*self.stage.before, *self.stage.after}])
         for part, count in enumerate(self.geometry.source):
             work *= count * (self.geometry.target[part] if part in self.stage.parts else 1)
-        moved = math.prod(self.geometry.source) * math.prod(widths[c] for c in self.stage.before)
-        return work, 6 * moved
+        return work, 0
 
     def prepare(self, kernel: Tensor) -> tuple[Tensor, ...]:
         """`(o…, h…, i, j)` of the parts that are summed over."""
@@ -339,6 +352,7 @@ class EinsumStep:
 class SpaceStep:
     """Σ over x̃ (and whatever else is left to sum) of f(x̃, …) · k(h⁻¹(x̃ − x), …): a grouped convolution."""
 
+    rate: ClassVar[float] = 0.1
     stage: Stage
     geometry: Geometry
 
@@ -348,9 +362,9 @@ class SpaceStep:
         return stage.spatial
 
     def cost(self, channels: tuple[int, int]) -> tuple[float, float]:
-        """Taps times what is summed over, for all that is left; convolutions reach half of a matrix product's speed."""
+        """Taps times what is summed over, for all that is left."""
         widths = {"i": channels[0], "j": channels[1]}
-        work = math.prod(widths[c] for c in {*self.stage.before, *self.stage.after})
+        work = math.prod([widths[c] for c in {*self.stage.before, *self.stage.after}])
         for part, count in enumerate(self.geometry.target):
             work *= count * (self.geometry.source[part] if part in self.stage.parts else 1)
         return work * self.geometry.taps, 0
@@ -371,7 +385,7 @@ class SpaceStep:
         axes = " ".join([*o, *h, "k i j"])
         return (rearrange(kernel, f"{axes} -> ({groups} {outs}) k ({' '.join([*h, 'i'])})").contiguous(),)
 
-    def apply(self, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    def apply(self, state: Tensor, weights: Sequence[Tensor], bias: Tensor | None = None) -> Tensor:
         """`b … h… i j -> b … o… 1 j`."""
         (weight,), rank, parts = weights, len(self.geometry.target), self.stage.parts
         o, h = letters("o", rank), letters("h", rank)
@@ -381,12 +395,22 @@ class SpaceStep:
         summed = [name for part, name in enumerate(h) if part in parts] + ["i"] + ["j"] * (not carries_j)
         axes = " ".join([*h, "i j"])
         rows = rearrange(state, f"b ... {axes} -> b ... ({' '.join([*kept, *summed])})").contiguous()
-        y = self.geometry.conv(rows, weight, groups=rows.shape[-1] // weight.shape[-1])
         sizes = dict(zip(o, self.geometry.target, strict=True))
+        if bias is not None:
+            bias = repeat(
+                bias, f"j -> ({groups} {outs})", **{n: sizes[n] for n in f"{groups} {outs}".split() if n != "j"}
+            )
+        y = self.geometry.conv(rows, weight, bias, groups=rows.shape[-1] // weight.shape[-1])
         return rearrange(y, f"b ... ({groups} {outs}) -> b ... {' '.join([*o, '1 j'])}", **sizes)
 
 
 WAYS = (SpaceStep, MatrixStep, BandStep, FourierStep, AxisStep, EinsumStep)
+
+
+def nanoseconds(step: Step, channels: tuple[int, int]) -> float:
+    """What a step is expected to take per pixel."""
+    work, moved = step.cost(channels)
+    return step.rate * work + MOVE * moved
 
 
 @cache
@@ -395,15 +419,12 @@ def _cheapest(stage: Stage, geometry: Geometry, channels: tuple[int, int], compi
     if compiling:  # a compiler makes one product of one product, and many of many
         steps = [step for step in steps if not isinstance(step, FourierStep | BandStep)]
 
-    def total(step: Step) -> float:
-        work, moved = step.cost(channels)
-        return work + MOVE * moved
-
-    return min(steps, key=total)
+    costs = [nanoseconds(step, channels) for step in steps]
+    return steps[costs.index(min(costs))]
 
 
 def cheapest(stage: Stage, geometry: Geometry, channels: tuple[int, int]) -> Step:
-    """The way with the fewest multiply-adds, moved numbers counted in."""
+    """The way that is expected to take the least time."""
     compiling = torch.compiler.is_compiling()
     choose = _cheapest.__wrapped__ if compiling else _cheapest
     return choose(stage, geometry, channels, compiling)

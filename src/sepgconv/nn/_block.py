@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from sepgconv.factors import Factor
 from sepgconv.grids import Grid
+from sepgconv.nn._check import inference
 from sepgconv.nn._conv import GroupConv
 from sepgconv.nn._norm import BatchNorm
 from sepgconv.siren import KernelConfig
@@ -60,6 +61,7 @@ class ResidualBlock(nn.Module):
 
     def forward(self, features: Float[Tensor, "b i h *space"]) -> Float[Tensor, "b j o *space"]:
         """Adds the block's output to the shortcut's."""
-        hidden = F.relu(self.norm1(self.conv1(features)))
-        hidden = F.relu(self.norm2(self.conv2(hidden)))
-        return F.relu(hidden + self.shortcut(features), inplace=True)
+        hidden = self.conv1.rectified(features, self.norm1)
+        hidden = self.conv2.rectified(hidden, self.norm2)
+        shortcut = self.shortcut(features)
+        return F.relu(hidden.add_(shortcut) if inference() else hidden + shortcut, inplace=True)

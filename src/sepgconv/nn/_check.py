@@ -19,6 +19,11 @@ def whole(name: str, value: object, least: int) -> int:
     return value
 
 
+def inference() -> bool:
+    """Whether nothing is recorded, neither for gradients nor by a compiler: results may be kept and written over."""
+    return not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
 def floating(x: Tensor, layer: nn.Module) -> None:
     """Refuses integer and complex input."""
     if not x.is_floating_point():

@@ -1,17 +1,20 @@
 """Lifting and group convolutions."""
 
+import math
 from collections.abc import Sequence
 from itertools import zip_longest
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from sepgconv.factors import LIFTING, Factor, resolve
 from sepgconv.functional import Dense, Structured, Weights
 from sepgconv.grids import Grid
 from sepgconv.kernels import GroupKernel
-from sepgconv.nn._check import AXES, floating, symmetric_sampling, whole
+from sepgconv.nn._check import AXES, floating, inference, symmetric_sampling, whole
+from sepgconv.nn._norm import affine
 from sepgconv.siren import KernelConfig
 from sepgconv.steps import Geometry
 
@@ -55,7 +58,8 @@ class _Conv(nn.Module):
         self.kernel = GroupKernel(channels, kernel_size, factors=factors, config=kernel, grid=grid, source=source)
         self.bias = nn.Parameter(torch.zeros(channels[1])) if bias else None
         self.redraws = source is not grid
-        self._dense, self._structured = Dense(), Structured(self.kernel.terms)
+        point = kernel_size == 1 and self.stride == 1 and self.padding == 0
+        self._dense, self._structured = Dense(), Structured(self.kernel.terms, point)
         self._cache: tuple[object, Weights] | None = None
 
     @property
@@ -81,29 +85,45 @@ class _Conv(nn.Module):
 
     @property
     def executor(self) -> Dense | Structured:
-        """The execution in use: the one with fewer multiply-adds, unless one was asked for."""
+        """The execution in use for images of a usual size."""
+        return self.executor_for(1 << 14)
+
+    def executor_for(self, pixels: int) -> Dense | Structured:
+        """The execution that is expected to be faster on so many pixels, unless one was asked for."""
         if self.execution != "auto":
             return self._dense if self.execution == "dense" else self._structured
-        sizes = (self.geometry, (self.in_channels, self.out_channels))
-        dense, structured = self._dense.multiply_adds(*sizes), self._structured.multiply_adds(*sizes)
-        # A table with an i×j intermediate moves so much memory that it must save a lot to pay.
-        return self._structured if structured * (8 if self._structured.open else 1) < dense else self._dense
+        sizes = (self.geometry, (self.in_channels, self.out_channels), pixels)
+        return (
+            self._structured if self._structured.nanoseconds(*sizes) < self._dense.nanoseconds(*sizes) else self._dense
+        )
 
-    def weights(self) -> Weights:
-        """The sampled kernel in the executor's form; in eval without gradients it is kept until something changes."""
-        channels = (self.in_channels, self.out_channels)
-        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+    def _weights(self, executor: Dense | Structured, scale: Tensor | None) -> Weights:
+        """The sampled kernel in the executor's form; in eval without gradients it is kept until something changes.
+
+        `scale` multiplies output channels.
+        """
+        sizes = (self.geometry, (self.in_channels, self.out_channels))
+        if self.training or not inference():
             self._cache = None
-            return self.executor.prepare(self.kernel(), self.geometry, channels)
+            return executor.prepare(self._values(scale), *sizes)
         grids = [self.kernel.grid, *([self.kernel.source] if self.kernel.source else [])]
         tensors = [*self.kernel.parameters(), *(grid.offset for grid in grids)]
         stamps = tuple((t.data_ptr(), t.dtype, 0 if t.is_inference() else t._version) for t in tensors)
-        key = (stamps, self.geometry, self.execution)
+        key = (stamps, self.geometry, executor, None if scale is None else tuple(scale.tolist()))
         if self._cache is None or self._cache[0] != key:
-            self._cache = (key, self.executor.prepare(self.kernel(), self.geometry, channels))
+            self._cache = (key, executor.prepare(self._values(scale), *sizes))
         return self._cache[1]
 
-    def _convolve(self, features: Float[Tensor, "b i h *space"]) -> Float[Tensor, "b j o *space"]:
+    def _values(self, scale: Tensor | None) -> list[Tensor]:
+        values = self.kernel()
+        if scale is not None:
+            last = max(n for n, term in enumerate(self.kernel.terms) if "j" in term.channels)
+            values[last] = values[last] * scale
+        return values
+
+    def _convolve(
+        self, features: Float[Tensor, "b i h *space"], norm: nn.modules.batchnorm._BatchNorm | None = None
+    ) -> Float[Tensor, "b j o *space"]:
         like = next(self.kernel.parameters())
         if features.dtype != like.dtype and not torch.is_autocast_enabled(features.device.type):
             raise ValueError(f"input is {features.dtype} but the layer's parameters are {like.dtype}")
@@ -111,10 +131,13 @@ class _Conv(nn.Module):
             symmetric_sampling(self, tuple(features.shape[3:]), self.kernel_size, self.stride, self.padding)
         if self.training and self.redraws:
             self.out_grid.resample()
-        result = self.executor.apply(features, self.weights(), self.geometry, (self.in_channels, self.out_channels))
-        if self.bias is not None:
-            result = result + self.bias.reshape(-1, *(1,) * (result.ndim - 2)).to(result.dtype)
-        return result
+        bias, scale = self.bias, None
+        if norm is not None:
+            scale, shift = affine(norm)
+            bias = shift if bias is None else bias * scale + shift
+        executor = self.executor_for(len(features) * math.prod(features.shape[3:]))
+        sizes = (self.geometry, (self.in_channels, self.out_channels))
+        return executor.apply(features, self._weights(executor, scale), *sizes, bias)
 
     def _check_axes(self, x: Tensor, names: str) -> None:
         floating(x, self)
@@ -263,10 +286,26 @@ class GroupConv(_Conv):
 
     def forward(self, features: Float[Tensor, "b i h *space"]) -> Float[Tensor, "b j o *space"]:
         """Convolves features on `grid` to features on `out_grid`."""
+        self._check(features)
+        return self._convolve(features)
+
+    def rectified(
+        self, features: Float[Tensor, "b i h *space"], norm: nn.modules.batchnorm._BatchNorm
+    ) -> Float[Tensor, "b j o *space"]:
+        """`relu(norm(self(features)))`; in eval without gradients the norm becomes part of the kernel.
+
+        Modules with hooks are called one by one.
+        """
+        hooks = [h for m in (self, norm) for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
+        if hooks or norm.training or norm.running_mean is None or not inference():
+            return F.relu(norm(self(features)))
+        self._check(features)
+        return F.relu(self._convolve(features, norm), inplace=True)
+
+    def _check(self, features: Tensor) -> None:
         self._check_axes(features, "b, c, h")
         if features.shape[2] != self.grid.size:
             raise ValueError(
                 f"the h axis has length {features.shape[2]} but the grid has {self.grid.size} elements: "
                 f"input {tuple(features.shape)}, {self.grid}"
             )
-        return self._convolve(features)

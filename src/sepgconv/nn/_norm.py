@@ -7,6 +7,16 @@ from torch import Tensor, nn
 from sepgconv.nn._check import floating
 
 
+def affine(norm: nn.modules.batchnorm._BatchNorm) -> tuple[Float[Tensor, "c"], Float[Tensor, "c"]]:
+    """What a norm in eval multiplies channels by, and what it adds."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    scale = (norm.running_var + norm.eps).rsqrt()
+    scale = scale if norm.weight is None else scale * norm.weight
+    shift = -norm.running_mean * scale
+    return scale, shift if norm.bias is None else shift + norm.bias
+
+
 class BatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch normalisation with one mean and variance per channel, over batch, subgroup and space: equivariant.
 

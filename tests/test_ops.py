@@ -1,0 +1,108 @@
+"""The operations that replace slow ones of torch, against what they replace: values, gradients, second derivatives."""
+
+import itertools
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from sepgconv.ops import block_product, depthwise, grouped_product
+
+BAND = [(slice(0, 4), slice(0, 3)), (slice(0, 6), slice(3, 6)), (slice(2, 6), slice(6, 9))]
+
+
+def images(channels: int = 16, size: tuple[int, int] = (9, 8)) -> torch.Tensor:
+    return torch.randn(3, channels, *size).contiguous(memory_format=torch.channels_last).requires_grad_()
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("padding", [(0, 0), (2, 2), (1, 3)])
+@pytest.mark.parametrize("kernel", [(1, 1), (5, 5), (1, 5)])
+def test_depthwise_is_a_grouped_convolution(stride: int, padding: tuple[int, int], kernel: tuple[int, int]) -> None:
+    x, weight = images(), torch.randn(16, 1, *kernel, requires_grad=True)
+    ours = depthwise(x, weight, stride, padding)
+    stock = F.conv2d(x, weight, None, stride, padding, 1, 16)
+    assert torch.equal(ours, stock)
+    direction = torch.randn_like(stock)
+    pairs = zip(
+        torch.autograd.grad(ours, (x, weight), direction),
+        torch.autograd.grad(stock, (x, weight), direction),
+        strict=True,
+    )
+    for a, b in pairs:
+        assert_close(a, b, atol=2e-5, rtol=1e-5)
+
+
+def test_depthwise_can_be_differentiated_twice() -> None:
+    x, weight = images(4), torch.randn(4, 1, 3, 3, requires_grad=True)
+
+    def penalty(y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        slopes = torch.autograd.grad(y.square().sum(), (x, weight), create_graph=True)
+        return torch.autograd.grad(sum(slope.square().sum() for slope in slopes), (x, weight))
+
+    ours = penalty(depthwise(x, weight, 1, (1, 1)))
+    for a, b in zip(ours, penalty(F.conv2d(x, weight, None, 1, 1, 1, 4)), strict=True):
+        assert (a - b).abs().max() <= 1e-5 * b.abs().max()
+
+
+@pytest.mark.parametrize(("needs_x", "needs_weight"), [(True, False), (False, True), (False, False)])
+def test_depthwise_gives_only_the_gradients_that_are_asked_for(needs_x: bool, needs_weight: bool) -> None:
+    x, weight = images().detach().requires_grad_(needs_x), torch.randn(16, 1, 3, 3, requires_grad=needs_weight)
+    y = depthwise(x, weight, 1, (1, 1))
+    assert y.requires_grad == (needs_x or needs_weight)
+    if y.requires_grad:
+        y.sum().backward()
+    assert (x.grad is not None, weight.grad is not None) == (needs_x, needs_weight)
+
+
+def test_products_by_blocks_are_products_with_a_sparse_matrix() -> None:
+    x = torch.randn(2, 3, 4, 12, dtype=torch.float64)
+    weight = torch.randn(3, 4, 5, dtype=torch.float64)
+    assert_close(grouped_product(x, weight), x @ torch.block_diag(*weight))
+    rows, blocks = torch.randn(7, 6, dtype=torch.float64), [torch.randn(s.stop - s.start, 3).double() for s, _ in BAND]
+    dense = torch.zeros(6, 9, dtype=torch.float64)
+    for block, (source, target) in zip(blocks, BAND, strict=True):
+        dense[source, target] = block
+    assert_close(block_product(rows, blocks, BAND), rows @ dense)
+
+
+def test_gradients_of_products_by_blocks() -> None:
+    x = torch.randn(1, 2, 2, 6, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(3, 2, 3, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(grouped_product, (x, weight))
+    assert gradgradcheck(grouped_product, (x, weight))
+    rows = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    blocks = [torch.randn(s.stop - s.start, 3, dtype=torch.float64, requires_grad=True) for s, _ in BAND]
+
+    def product(rows: torch.Tensor, *blocks: torch.Tensor) -> torch.Tensor:
+        return block_product(rows, blocks, BAND)
+
+    assert gradcheck(product, (rows, *blocks))
+    assert gradgradcheck(product, (rows, *blocks))
+
+
+def test_autocast_decides_the_precision() -> None:
+    calls = {
+        "depthwise": lambda: depthwise(images(), torch.randn(16, 1, 3, 3, requires_grad=True), 1, (1, 1)),
+        "grouped": lambda: grouped_product(torch.randn(1, 4, 4, 6), torch.randn(3, 2, 2, requires_grad=True)),
+        "blocks": lambda: block_product(
+            torch.randn(4, 6), [torch.randn(s.stop - s.start, 3, requires_grad=True) for s, _ in BAND], BAND
+        ),
+    }
+    for name, call in calls.items():
+        with torch.autocast("cpu", torch.bfloat16):
+            y = call()
+        assert y.dtype == torch.bfloat16, name
+        y.float().sum().backward()
+
+
+def test_layout_stays_channels_last() -> None:
+    """No copy hides in the gradients: what flows back lies in memory as what went in."""
+    for stride, kernel in itertools.product((1, 2), (3, 7)):
+        x = images(32, (14, 14))
+        y = depthwise(x, torch.randn(32, 1, kernel, kernel, requires_grad=True), stride, (kernel // 2,) * 2)
+        assert y.is_contiguous(memory_format=torch.channels_last)
+        (dx,) = torch.autograd.grad(y, x, torch.randn_like(y))
+        assert dx.is_contiguous(memory_format=torch.channels_last)
