@@ -14,6 +14,7 @@ sepgconv: separable group convolutions, from a recipe to a trained network
   sepgconv validate --config RECIPE.yaml    evaluate a checkpoint on the validation set
   sepgconv test --config RECIPE.yaml        evaluate a checkpoint on the test set
   sepgconv predict --ckpt FILE IMAGE...     classify image files
+  sepgconv bench                            time and memory on several groups, against the plain CNN
   sepgconv data list | prepare | show       data sets: what there is, fetch, look at
 
 `sepgconv COMMAND --help` says more. Recipes are in recipes/, and docs/training.md is the page on training.
@@ -61,6 +62,7 @@ PURPOSES = {
 # Command → module with a `main(arguments) -> exit status`.
 MODULES = {
     "demo": "sepgconv.demo",
+    "bench": "sepgconv.bench.command",
     "data": "sepgconv.data.command",
     "predict": "sepgconv.training.predict",
     **dict.fromkeys(PURPOSES, "sepgconv.training.command"),
