@@ -23,7 +23,7 @@ TINY = Settings(rounds=2, warmup=0, batch=2, width=0.05, threads=1)
 
 
 def made_up(case: Case, factor: float) -> Measurement:
-    m = Measurement(case, parameters=10, multiply_adds=10**7, memory={"infer": 2**29, "train": 2**30})
+    m = Measurement(case, parameters=10, multiply_adds=10**7, memory={"train": 2**31, "train_untuned": 2**30})
     for phase in m.seconds:
         m.reference[phase] = [0.1, 0.2, 0.4]
         m.seconds[phase] = [factor * value for value in m.reference[phase]]
@@ -98,7 +98,7 @@ def test_a_case_that_fails_does_not_stop_the_others(monkeypatch) -> None:
 
     class Fake:
         def __init__(self, case: Case, settings: Settings, python: str | None) -> None:
-            self.case, self.python = case, python
+            self.case, self.tuned = case, settings.tune
 
         def __enter__(self) -> "Fake":
             return self
@@ -109,6 +109,8 @@ def test_a_case_that_fails_does_not_stop_the_others(monkeypatch) -> None:
         def ask(self, step: str | None = None) -> dict:
             if step is None:
                 return {"parameters": 1, "multiply_adds": None}
+            if not self.tuned:
+                return {"seconds": 1.0, "memory": 3}
             log.append(f"{step} {self.case.name}")
             if self.case.factorisation == "gseparable" and step == "train":
                 raise WorkerError("no memory")
@@ -126,6 +128,8 @@ def test_a_case_that_fails_does_not_stop_the_others(monkeypatch) -> None:
     assert ratio(result[2], "train") is None
     assert len(result[0].seconds["train"]) == 4  # the plain CNN takes part in both groups
     assert ratio(result[3], "train") == Spread(3.0, 3.0, 3.0)
+    assert result[1].memory == {"infer": 5, "train": 5, "train_untuned": 3}
+    assert result[2].memory == {"infer": 5}
     assert log.index("end se2-4-separable") < log.index("infer scale2-8-separable")  # its memory is free by then
 
 
@@ -158,7 +162,15 @@ def test_json_keeps_everything_and_the_page_says_it(tmp_path: Path) -> None:
     assert report.from_json(json.loads(paths[0].read_text())) == measured
     assert plain["results"][1]["summary"]["ratio_train"]["median"] == pytest.approx(2.0)
     text = paths[1].read_text()
-    for part in ("an abacus, 3 of 8 cores", "commit abc", "batch 64", "SE(2) 8, separable", "0.400 s", "1.00 GB"):
+    for part in (
+        "an abacus, 3 of 8 cores",
+        "commit abc",
+        "batch 64",
+        "SE(2) 8, separable",
+        "0.400 s",
+        "1.00 GB",
+        "2.00 GB",
+    ):
         assert part in text
     assert "SE(2) 8, nonseparable: killed" in text
     assert max(len(line) for line in text.splitlines() if not line.startswith(("|", "- "))) <= 120

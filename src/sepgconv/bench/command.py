@@ -37,7 +37,7 @@ def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Measures what the command line asks for; the results as plain values."""
     settings = Settings(compile=options.compile, tune=not options.no_tune)
     if options.quick:
-        settings = replace(settings, rounds=2, warmup=1, batch=4, width=0.125)
+        settings = replace(settings, rounds=2, warmup=1, batch=4, width=0.125, untuned=False)
     given = {name: getattr(options, name) for name in ("rounds", "batch", "threads", "together")}
     settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
     cases = choose(options.only or (QUICK if options.quick else ["*"]))

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ class Settings:
         threads: of every process.
         compile: whether the networks are compiled.
         tune: whether the allocator is tuned, as by the command line.
+        untuned: whether to measure the memory of a training step with the allocator as it comes, too: a tuned one is
+            faster and keeps what it was once given.
         together: how many networks take turns with each other and with the plain CNN; all of them stay in memory.
     """
 
@@ -47,6 +49,7 @@ class Settings:
     threads: int = field(default_factory=cores)
     compile: bool = False
     tune: bool = True
+    untuned: bool = True
     together: int = 3
 
     def __post_init__(self) -> None:
@@ -116,7 +119,10 @@ class Worker:
 
 @dataclass
 class Measurement:
-    """What came out of a case; `reference` has the plain CNN's seconds of the same rounds."""
+    """What came out of a case; `reference` has the plain CNN's seconds of the same rounds.
+
+    `memory` has peaks in bytes, by phase, and as `train_untuned` with the allocator as it comes.
+    """
 
     case: Case
     parameters: int = 0
@@ -151,6 +157,10 @@ def measure(
         measured = [Measurement(case) for case in group]
         _take_turns([plain, *measured], settings, pythons or {}, say)
         result += measured
+    if settings.untuned and settings.tune:
+        for m in result:
+            say(f"memory: {m.case.label}")
+            _measure_untuned(m, replace(settings, tune=False), pythons or {})
     return result
 
 
@@ -182,6 +192,15 @@ def _take_turns(
                     if turn >= 0:
                         m.seconds[phase].append(answer["seconds"])
                         m.reference[phase].append(counted[PLAIN.name])
+
+
+def _measure_untuned(m: Measurement, settings: Settings, pythons: dict[str, str]) -> None:
+    """Two training steps, the second of which has the optimiser's state in memory, too."""
+    with Worker(m.case, settings, pythons.get(m.case.kind)) as worker:
+        for step in (None, "train", "train"):
+            answer = _try(m, worker, step)
+            if answer is not None and step is not None:
+                m.memory["train_untuned"] = answer["memory"]
 
 
 def _try(m: Measurement, worker: Worker, step: str | None = None) -> dict[str, Any] | None:
