@@ -29,8 +29,8 @@ class ResidualBlock(nn.Module):
         out_grid: where the output lives, if elsewhere.
         factorisation: as in `GroupConv`.
         kernel: settings of the kernel networks.
-        checkpoint: whether to compute activations again in the backward pass instead of keeping them: about a third
-            more time for less than half of the memory, and the same numbers.
+        checkpoint: whether to compute activations again in the backward pass instead of keeping them: about half
+            of the memory for a fifth more time, and the same numbers.
 
     Shapes:
         `(b, in_channels, h, y, x)` → `(b, out_channels, h, y, x)`
