@@ -5,6 +5,7 @@ from sepgconv.factors import FACTORISATIONS, Factor
 from sepgconv.grids import Grid, scale1, scale2, se2, set_resolution, sim2, translation2
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool
 from sepgconv.nn._check import EquivarianceWarning
+from sepgconv.profiling import profile
 from sepgconv.siren import KernelConfig
 
 __version__ = "0.1.0"
@@ -23,6 +24,7 @@ __all__ = [
     "SpatialPool",
     "groups",
     "models",
+    "profile",
     "scale1",
     "scale2",
     "se2",

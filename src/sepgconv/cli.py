@@ -14,6 +14,7 @@ sepgconv: separable group convolutions, from a recipe to a trained network
   sepgconv validate --config RECIPE.yaml    evaluate a checkpoint on the validation set
   sepgconv test --config RECIPE.yaml        evaluate a checkpoint on the test set
   sepgconv predict --ckpt FILE IMAGE...     classify image files
+  sepgconv bench                            time and memory on several groups, against the plain CNN
   sepgconv data list | prepare | show       data sets: what there is, fetch, look at
 
 `sepgconv COMMAND --help` says more. Recipes are in recipes/, and docs/training.md is the page on training.
@@ -42,7 +43,8 @@ Any key of a recipe can be set on the command line, too; the last one given coun
   --model.network.name NAME         resnet, allcnnc; also .factorisation, .width, .kernel.layers
   --model.grid.group GROUP          se2, scale2, sim2, translation2; also .rotations, .scales
   --model.optimiser.schedule NAME   onecycle (AdamW, short runs), paper (Adam, constant); also .lr
-  --model.compile true              compile the network; --model.channels_last true
+  --model.network.checkpoint true   less memory, more time: activations are computed again
+  --compile                         compile the network (--model.compile true, or a backend's name)
   --checkpoint.every_n_steps N      how often the last checkpoint is written (100, and every epoch)
 
   --print_config                    print the whole recipe, with all overrides, and stop
@@ -58,9 +60,12 @@ PURPOSES = {
     "test": ("Evaluate a checkpoint on the test set.", "which checkpoint (best)"),
 }
 
+SHORT = {"--help-all": "--help", "--compile": "--model.compile=true"}
+
 # Command → module with a `main(arguments) -> exit status`.
 MODULES = {
     "demo": "sepgconv.demo",
+    "bench": "sepgconv.bench.command",
     "data": "sepgconv.data.command",
     "predict": "sepgconv.training.predict",
     **dict.fromkeys(PURPOSES, "sepgconv.training.command"),
@@ -92,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             purpose, ckpt = PURPOSES[command]
             print(TRAINING_HELP.format(command=command, purpose=purpose, ckpt=ckpt), end="")
             return 0
-        rest = [command, *("--help" if option == "--help-all" else option for option in rest)]
+        rest = [command, *(SHORT.get(option, option) for option in rest)]
     return _run(command, rest)
 
 

@@ -58,7 +58,7 @@ def copies(run, at_least: int) -> list[str]:
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorded:
         run()
     large = []
-    for event in recorded.events():
+    for event in recorded.events() or ():
         if event.name in ("aten::copy_", "aten::clone", "aten::contiguous"):
             sizes = [torch.Size(shape).numel() for shape in event.input_shapes if shape]
             if sizes and max(sizes) >= at_least:

@@ -7,6 +7,7 @@ from torch import nn
 from sepgconv.factors import Factor
 from sepgconv.grids import Grid
 from sepgconv.models._resnet import widen
+from sepgconv.models._segments import Recomputed
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, SpatialPool
 from sepgconv.siren import KernelConfig
 
@@ -20,6 +21,7 @@ def allcnnc(
     kernel: KernelConfig = KernelConfig(hidden=6, layers=1),
     width: float = 1.0,
     kernel_size: int = 3,
+    checkpoint: bool = False,
 ) -> nn.Sequential:
     """Seven convolutions with spatial extent and two without, pooled to logits over the group.
 
@@ -31,6 +33,7 @@ def allcnnc(
         kernel: settings of the kernel networks; the paper compares widths 5, 6 and 16 with one hidden layer.
         width: multiplies all hidden channel counts.
         kernel_size: odd width of the kernels in pixels.
+        checkpoint: whether to compute activations again in the backward pass instead of keeping them.
 
     Shapes:
         `(b, in_channels, y, x)` → `(b, num_classes)`
@@ -41,7 +44,8 @@ def allcnnc(
     def conv(before: int, after: int, size: int) -> list[nn.Module]:
         return [GroupConv(before, after, size, **shared), BatchNorm(after), nn.ReLU()]
 
-    return nn.Sequential(
+    sequence = Recomputed if checkpoint else nn.Sequential
+    return sequence(
         nn.Dropout(0.2),
         LiftingConv(in_channels, narrow, kernel_size, grid=grid, kernel=kernel),
         BatchNorm(narrow),

@@ -6,6 +6,7 @@ from torch import nn
 
 from sepgconv.factors import Factor
 from sepgconv.grids import Grid
+from sepgconv.models._segments import Recomputed
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool
 from sepgconv.siren import KernelConfig
 
@@ -26,6 +27,7 @@ def resnet(
     kernel: KernelConfig = KernelConfig(),
     width: float = 1.0,
     image_size: int = 28,
+    checkpoint: bool = False,
 ) -> nn.Sequential:
     """The paper's shallow ResNet; on `translation2()` with `factorisation="nonseparable"` it is the plain baseline.
 
@@ -37,6 +39,7 @@ def resnet(
         kernel: settings of the kernel networks.
         width: multiplies all channel counts but the classifier's.
         image_size: height of the images in pixels, from which the last kernel's size follows.
+        checkpoint: whether to compute activations again in the backward pass instead of keeping them.
 
     Shapes:
         `(b, in_channels, y, x)` → `(b, num_classes)`
@@ -44,15 +47,16 @@ def resnet(
     narrow, wide = widen(32, width), widen(64, width)
     shared = {"grid": grid, "factorisation": factorisation, "kernel": kernel}
     last = min(max(image_size // 4 - 7, 3), 11)
-    return nn.Sequential(
+    sequence = Recomputed if checkpoint else nn.Sequential
+    return sequence(
         LiftingConv(in_channels, narrow, 7, grid=grid, kernel=kernel),
         BatchNorm(narrow),
         nn.ReLU(),
-        ResidualBlock(narrow, narrow, 7, **shared),
+        ResidualBlock(narrow, narrow, 7, checkpoint=checkpoint, **shared),
         BatchNorm(narrow),
         SpatialPool("max", 2),
         nn.ReLU(),
-        ResidualBlock(narrow, wide, 7, **shared),
+        ResidualBlock(narrow, wide, 7, checkpoint=checkpoint, **shared),
         BatchNorm(wide),
         SpatialPool("max", 2),
         nn.ReLU(),

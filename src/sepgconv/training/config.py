@@ -74,6 +74,7 @@ class NetworkConfig:
         in_channels: channels of the images.
         num_classes: number of logits.
         image_size: height and width of the images.
+        checkpoint: whether to compute activations again in the backward pass instead of keeping them.
     """
 
     name: str = "resnet"
@@ -83,6 +84,7 @@ class NetworkConfig:
     in_channels: int = 1
     num_classes: int = 10
     image_size: int = 28
+    checkpoint: bool = False
 
     def build(self, grid: Grid) -> nn.Module:
         """The network on a grid."""
@@ -92,6 +94,7 @@ class NetworkConfig:
             "factorisation": self.factorisation,
             "kernel": self.kernel,
             "width": self.width,
+            "checkpoint": self.checkpoint,
         }
         # Only some architectures depend on the size of the images.
         if "image_size" in inspect.signature(getattr(models, self.name, object)).parameters:

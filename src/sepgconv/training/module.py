@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric, Metric
 
+from .compilation import compile_in_place
 from .config import GridConfig, NetworkConfig, OptimiserConfig, network_config
 from .nonfinite import NonFiniteError, finite, first_bad_gradient, first_bad_output
 from .seeding import derive
@@ -53,7 +54,7 @@ class Classifier(LightningModule):
         optimiser: the optimiser and its schedule.
         label_smoothing: of the cross-entropy in training.
         channels_last: whether images go through the network in that memory format.
-        compile: whether to compile the network with `torch.compile`.
+        compile: whether to compile the network with `torch.compile`; or the name of one of its backends.
         seed: of all that is random in a step.
 
     Shapes:
@@ -68,7 +69,7 @@ class Classifier(LightningModule):
         *,
         label_smoothing: float = 0.0,
         channels_last: bool = False,
-        compile: bool = False,
+        compile: bool | str = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -84,7 +85,7 @@ class Classifier(LightningModule):
         if channels_last:
             self.net = self.net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         if compile:
-            self.net.compile()  # in place: the names of the weights stay
+            compile_in_place(self.net, "inductor" if compile is True else compile)
         self.metrics = nn.ModuleDict(
             {
                 f"{stage}_{name}": metric

@@ -10,12 +10,14 @@ from typing import Any, TypeVar
 from lightning.pytorch import Trainer
 from lightning_utilities.core.rank_zero import rank_zero_info
 
+from sepgconv.provenance import environment
+
 from . import storage
 from .checkpoints import Checkpoints
 from .datamodule import Images
 from .history import History, draw_curves
 from .module import Classifier
-from .report import RESULT, environment, write_result
+from .report import RESULT, write_result
 
 T = TypeVar("T")
 

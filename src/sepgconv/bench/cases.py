@@ -1,0 +1,80 @@
+"""What is measured: the paper's ResNet on several groups, and what it is compared with."""
+
+import fnmatch
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+KINDS = ("plain", "resnet", "escnn")
+LABELS = {"se2": "SE(2)", "scale2": "R²⋊R⁺", "sim2": "Sim(2)"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One network.
+
+    Args:
+        kind: `resnet` (ours), `plain` (stock torch) or `escnn`.
+        group: the function that makes the grid.
+        counts: its number of elements per axis.
+        factorisation: of the kernels.
+        checkpoint: whether activations are computed again in the backward pass.
+    """
+
+    kind: str
+    group: str = ""
+    counts: tuple[int, ...] = ()
+    factorisation: str = ""
+    checkpoint: bool = False
+
+    @property
+    def name(self) -> str:
+        """How the command line calls it, e.g. `sim2-4x4-h_separable`."""
+        counts = "x".join(map(str, self.counts))
+        kind = "" if self.kind == "resnet" else self.kind
+        parts = (kind, self.group, counts, self.factorisation, "checkpoint" if self.checkpoint else "")
+        return "-".join(part for part in parts if part)
+
+    @property
+    def label(self) -> str:
+        """What tables and plots call it."""
+        if self.kind == "plain":
+            return "plain CNN"
+        group = " ".join([LABELS[self.group], "×".join(map(str, self.counts))])
+        if self.kind == "escnn":
+            return f"escnn, {group}, regular"
+        return f"{group}, {self.factorisation}" + (", checkpoint" if self.checkpoint else "")
+
+    @property
+    def size(self) -> int:
+        """|H|."""
+        return math.prod(self.counts)
+
+
+PLAIN = Case("plain")
+ESCNN = Case("escnn", "se2", (8,))
+CASES = (
+    Case("resnet", "se2", (4,), "separable"),
+    Case("resnet", "se2", (8,), "separable"),
+    Case("resnet", "se2", (16,), "separable"),
+    Case("resnet", "se2", (32,), "separable"),
+    Case("resnet", "se2", (8,), "dgseparable"),
+    Case("resnet", "se2", (8,), "dseparable"),
+    Case("resnet", "se2", (8,), "gseparable"),
+    Case("resnet", "se2", (8,), "nonseparable"),
+    Case("resnet", "scale2", (8,), "separable"),
+    Case("resnet", "sim2", (4, 4), "separable"),
+    Case("resnet", "sim2", (4, 4), "h_separable"),
+    Case("resnet", "sim2", (8, 8), "h_separable"),
+    Case("resnet", "sim2", (8, 8), "h_separable", checkpoint=True),
+)
+QUICK = ("se2-4-separable", "sim2-4x4-h_separable")
+
+
+def choose(patterns: Sequence[str], cases: Sequence[Case] = CASES) -> list[Case]:
+    """The cases whose name fits one of the patterns (`*` stands for anything), in their own order."""
+    names = [case.name for case in cases]
+    for pattern in patterns:
+        if pattern != PLAIN.name and not fnmatch.filter(names, pattern):
+            raise ValueError(f"only must fit one of {', '.join([PLAIN.name, *names])}; got {pattern!r}")
+    return [case for case in cases if any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)]
