@@ -8,9 +8,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from sepgconv.ops import block_product, depthwise, grouped_product
-
-BAND = [(slice(0, 4), slice(0, 3)), (slice(0, 6), slice(3, 6)), (slice(2, 6), slice(6, 9))]
+from sepgconv.ops import band_product, depthwise, grouped_product, piecewise
 
 
 def images(channels: int = 16, size: tuple[int, int] = (9, 8)) -> torch.Tensor:
@@ -61,11 +59,13 @@ def test_products_by_blocks_are_products_with_a_sparse_matrix() -> None:
     x = torch.randn(2, 3, 4, 12, dtype=torch.float64)
     weight = torch.randn(3, 4, 5, dtype=torch.float64)
     assert_close(grouped_product(x, weight), x @ torch.block_diag(*weight))
-    rows, blocks = torch.randn(7, 6, dtype=torch.float64), [torch.randn(s.stop - s.start, 3).double() for s, _ in BAND]
-    dense = torch.zeros(6, 9, dtype=torch.float64)
-    for block, (source, target) in zip(blocks, BAND, strict=True):
-        dense[source, target] = block
-    assert_close(block_product(rows, blocks, BAND), rows @ dense)
+    rows, kernel = torch.randn(7, 8, dtype=torch.float64), torch.randn(4, 4, 2, 3, dtype=torch.float64)
+    for reach in (0, 1, 2, 3):
+        expected = torch.zeros(7, 12, dtype=torch.float64)
+        for o, h in itertools.product(range(4), repeat=2):
+            if abs(o - h) <= reach:
+                expected[:, 3 * o : 3 * o + 3] += rows[:, 2 * h : 2 * h + 2] @ kernel[o, h]
+        assert_close(band_product(rows, kernel, reach), expected)
 
 
 def test_gradients_of_products_by_blocks() -> None:
@@ -73,23 +73,34 @@ def test_gradients_of_products_by_blocks() -> None:
     weight = torch.randn(3, 2, 3, dtype=torch.float64, requires_grad=True)
     assert gradcheck(grouped_product, (x, weight))
     assert gradgradcheck(grouped_product, (x, weight))
-    rows = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
-    blocks = [torch.randn(s.stop - s.start, 3, dtype=torch.float64, requires_grad=True) for s, _ in BAND]
+    rows = torch.randn(3, 8, dtype=torch.float64, requires_grad=True)
+    kernel = torch.randn(4, 4, 2, 3, dtype=torch.float64, requires_grad=True)
+    for reach in (1, 2):
+        assert gradcheck(lambda x, k, r=reach: band_product(x, k, r), (rows, kernel))
+        assert gradgradcheck(lambda x, k, r=reach: band_product(x, k, r), (rows, kernel))
 
-    def product(rows: torch.Tensor, *blocks: torch.Tensor) -> torch.Tensor:
-        return block_product(rows, blocks, BAND)
 
-    assert gradcheck(product, (rows, *blocks))
-    assert gradgradcheck(product, (rows, *blocks))
+def test_piecewise_is_the_function_itself_with_all_derivatives() -> None:
+    def run(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (x @ a).sin() @ b
+
+    x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
+    a = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    frozen = torch.randn(4, 2, dtype=torch.float64)
+    for pieces in (1, 2, 3, 5):
+        assert_close(piecewise(run, pieces, x, a, frozen), run(x, a, frozen))
+        assert gradcheck(lambda x, a, p=pieces: piecewise(run, p, x, a, frozen), (x, a))
+        assert gradgradcheck(lambda x, a, p=pieces: piecewise(run, p, x, a, frozen), (x, a))
+    seen: list[int] = []
+    piecewise(lambda x: seen.append(len(x)) or x * 2, 2, x).sum().backward()
+    assert seen == [3, 2, 3, 2]
 
 
 def test_autocast_decides_the_precision() -> None:
     calls = {
         "depthwise": lambda: depthwise(images(), torch.randn(16, 1, 3, 3, requires_grad=True), 1, (1, 1)),
         "grouped": lambda: grouped_product(torch.randn(1, 4, 4, 6), torch.randn(3, 2, 2, requires_grad=True)),
-        "blocks": lambda: block_product(
-            torch.randn(4, 6), [torch.randn(s.stop - s.start, 3, requires_grad=True) for s, _ in BAND], BAND
-        ),
+        "band": lambda: band_product(torch.randn(4, 6), torch.randn(3, 3, 2, 2, requires_grad=True), 1),
     }
     for name, call in calls.items():
         with torch.autocast("cpu", torch.bfloat16):

@@ -8,6 +8,7 @@ that is channels-last, so that mixing channels is a matrix product and spatial c
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from einops import rearrange
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from sepgconv.factors import Term
 from sepgconv.kernels import Values
+from sepgconv.ops import piecewise
 from sepgconv.steps import Geometry, SpaceStep, Stage, Step, cheapest, nanoseconds
 
 Features = Float[Tensor, "b c h *space"]
@@ -129,6 +131,8 @@ class Structured:
     """
 
     chunk = 8
+    large, piece = 1 << 28, 1 << 25
+    """Features of more bytes than `large` are convolved in pieces of about `piece` bytes."""
 
     def __init__(self, terms: Sequence[Term], point: bool = False) -> None:
         """With `point`, kernels have one tap and stride 1, so that nothing is spatial."""
@@ -175,18 +179,34 @@ class Structured:
     ) -> Features:
         """Runs the steps, for one chunk of output channels after the other."""
         rows, chunks = to_rows(features, geometry.source), []
-        *steps, last = self.steps(geometry, channels)
+        steps = self.steps(geometry, channels)
         shifts = [None] * len(weights) if bias is None else bias.split(self._width(channels))
-        for (*before, final), shift in zip(weights, shifts, strict=True):
-            state = rows.unsqueeze(-1)  # b … h… i j
-            for step, weight in zip(steps, before, strict=True):
-                state = step.apply(state, weight)
-            if isinstance(last, SpaceStep):
-                state = last.apply(state, final, shift)
-            else:
-                state = last.apply(state, final) + (0 if shift is None else shift)
-            chunks.append(from_rows(state.squeeze(-2), len(geometry.target)))
+        for chunk, shift in zip(weights, shifts, strict=True):
+            counts = [len(weight) for weight in chunk]
+            run = partial(self._run, steps, counts, shift)
+            state = piecewise(run, self._pieces(rows, steps), rows, *(tensor for weight in chunk for tensor in weight))
+            chunks.append(from_rows(state, len(geometry.target)))
         return chunks[0] if len(chunks) == 1 else torch.cat(chunks, dim=1)
+
+    def _run(
+        self, steps: list[Step], counts: list[int], shift: Tensor | None, rows: Tensor, *tensors: Tensor
+    ) -> Tensor:
+        """`b … h… i -> b … o… j`."""
+        state, rest = rows.unsqueeze(-1), list(tensors)  # b … h… i j
+        for step, count in zip(steps, counts, strict=True):
+            weight, rest = rest[:count], rest[count:]
+            final = step is steps[-1]
+            state = (
+                step.apply(state, weight, shift) if final and isinstance(step, SpaceStep) else step.apply(state, weight)
+            )
+        if shift is not None and not isinstance(steps[-1], SpaceStep):
+            state = state + shift
+        return state.squeeze(-2)
+
+    def _pieces(self, rows: Tensor, steps: list[Step]) -> int:
+        """In how many pieces a batch is convolved, so that what lies between the steps stays small."""
+        size = rows.numel() * rows.element_size()
+        return 1 if len(steps) == 1 or self.open or size < self.large else min(len(rows), math.ceil(size / self.piece))
 
     def nanoseconds(self, geometry: Geometry, channels: tuple[int, int], pixels: int) -> float:
         """What a convolution is expected to take."""

@@ -4,15 +4,11 @@ All are ordinary differentiable functions. Where a fast way does not apply (anot
 second derivative) they are made of stock operations and give the same numbers.
 """
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-Block = tuple[slice, slice]
-"""The columns that a block reads and the columns that it writes."""
 
 
 def _stock(x: Tensor) -> bool:
@@ -96,50 +92,109 @@ class _Grouped(torch.autograd.Function):
         return dx, dw
 
 
-def block_product(x: Tensor, weights: Sequence[Tensor], blocks: Sequence[Block]) -> Tensor:
-    """`x @ M` for a matrix M whose non-zero entries are the blocks; those that write the same columns do not overlap.
+def band_product(x: Tensor, kernel: Tensor, reach: int) -> Tensor:
+    """y_o = Σ_h x_h @ k_{oh}, where k is zero for |o − h| > reach and is not looked at there.
+
+    Every result is a product of neighbouring columns, written where it belongs: nothing is split, joined or filled.
 
     Shapes:
-        x `(rows, in)`, weights `(in of the block, out of the block)` → `(rows, out)`, written from left to right
+        x `(rows, n·i)`, kernel `(n, n, i, j)` → `(rows, n·j)`
     """
     if _stock(x):
-        return torch.cat([x[:, source] @ weight for weight, (source, _) in zip(weights, blocks, strict=True)], dim=1)
-    return _BlockProduct.apply(x, tuple(blocks), *weights)
+        return x @ _dense_band(kernel, reach)
+    return _BandProduct.apply(x, kernel, reach)
 
 
-class _BlockProduct(torch.autograd.Function):
-    """Reads and writes columns of whole rows, so that nothing is split or joined."""
+def _dense_band(kernel: Tensor, reach: int) -> Tensor:
+    n = torch.arange(len(kernel), device=kernel.device)
+    near = (n[:, None] - n[None, :]).abs() <= reach
+    return (kernel * near[:, :, None, None]).permute(1, 2, 0, 3).reshape(len(kernel) * kernel.shape[2], -1)
 
+
+def _neighbours(count: int, reach: int) -> list[slice]:
+    return [slice(max(n - reach, 0), min(n + reach + 1, count)) for n in range(count)]
+
+
+def _columns(span: slice, width: int) -> slice:
+    return slice(span.start * width, span.stop * width)
+
+
+class _BandProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, blocks: tuple[Block, ...], *weights: Tensor) -> Tensor:
-        ctx.save_for_backward(x, *weights)
-        ctx.blocks = blocks
-        result = x.new_empty(len(x), blocks[-1][1].stop)
-        for weight, (source, target) in zip(weights, blocks, strict=True):
-            torch.mm(x[:, source], weight, out=result[:, target])
+    def forward(ctx, x: Tensor, kernel: Tensor, reach: int) -> Tensor:
+        ctx.save_for_backward(x, kernel)
+        ctx.reach = reach
+        n, _, i, j = kernel.shape
+        result = x.new_empty(len(x), n * j)
+        for o, near in enumerate(_neighbours(n, reach)):
+            weight = kernel[o, near].flatten(0, 1)
+            torch.mm(x[:, _columns(near, i)], weight, out=result[:, o * j : (o + 1) * j])
         return result
 
     @staticmethod
     def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (x, *weights), grad, blocks = ctx.saved_tensors, grads[0], ctx.blocks
+        (x, kernel), grad = ctx.saved_tensors, grads[0]
+        n, _, i, j = kernel.shape
         if torch.is_grad_enabled():  # a second derivative: of operations that torch can differentiate
-            columns = [
-                F.pad(weight, (0, 0, source.start, x.shape[1] - source.stop))
-                for weight, (source, _) in zip(weights, blocks, strict=True)
-            ]
-            dws = [x[:, source].t() @ grad[:, target] for source, target in blocks]
-            return grad @ torch.cat(columns, dim=1).t(), None, *dws
-        dx = None
+            dw = (x.t() @ grad).reshape(n, i, n, j).permute(2, 0, 1, 3)
+            near = (torch.arange(n)[:, None] - torch.arange(n)[None, :]).abs() <= ctx.reach
+            return grad @ _dense_band(kernel, ctx.reach).t(), dw * near[:, :, None, None].to(dw.device), None
+        dx = dw = None
         if ctx.needs_input_grad[0]:
-            disjoint = all(a.stop <= b.start for (a, _), (b, _) in pairwise(blocks))
-            dx = torch.empty_like(x) if disjoint else torch.zeros_like(x)
-            for weight, (source, target) in zip(weights, blocks, strict=True):
-                if disjoint:
-                    torch.mm(grad[:, target], weight.t(), out=dx[:, source])
-                else:
-                    dx[:, source].addmm_(grad[:, target], weight.t())
-        dws = [
-            x[:, source].t() @ grad[:, target] if needed else None
-            for (source, target), needed in zip(blocks, ctx.needs_input_grad[2:], strict=True)
-        ]
-        return dx, None, *dws
+            dx = torch.empty_like(x)
+            for h, near in enumerate(_neighbours(n, ctx.reach)):
+                weight = kernel[near, h].mT.flatten(0, 1)
+                torch.mm(grad[:, _columns(near, j)], weight, out=dx[:, h * i : (h + 1) * i])
+        if ctx.needs_input_grad[1]:
+            dw = torch.zeros_like(kernel)
+            for o, near in enumerate(_neighbours(n, ctx.reach)):
+                product = x[:, _columns(near, i)].t() @ grad[:, o * j : (o + 1) * j]
+                dw[o, near] = product.unflatten(0, (-1, i))
+        return dx, dw, None
+
+
+def piecewise(run: Callable[..., Tensor], pieces: int, x: Tensor, *weights: Tensor) -> Tensor:
+    """`run(x, *weights)` for a few images at a time, keeping nothing but x: the backward pass runs each piece again.
+
+    What lies between x and the result is then only ever there for one piece. That saves memory, and time where it
+    would not have fitted into a cache.
+    """
+    if pieces == 1 or _stock(x) or not torch.is_grad_enabled():
+        return run(x, *weights)
+    return _Piecewise.apply(run, -(-len(x) // pieces), x, *weights)
+
+
+class _Piecewise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, run: Callable[..., Tensor], size: int, x: Tensor, *weights: Tensor) -> Tensor:
+        ctx.run, ctx.size = run, size
+        ctx.save_for_backward(x, *weights)
+        result: Tensor | None = None
+        for start in range(0, len(x), size):
+            piece = run(x[start : start + size], *weights)
+            result = piece.new_empty(len(x), *piece.shape[1:]) if result is None else result
+            result[start : start + size] = piece
+        assert result is not None
+        return result
+
+    @staticmethod
+    def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, *weights = ctx.saved_tensors
+        needed = ctx.needs_input_grad[2:]
+        if torch.is_grad_enabled():  # a second derivative
+            inputs = [t for t, need in zip((x, *weights), needed, strict=True) if need]
+            found = iter(torch.autograd.grad(ctx.run(x, *weights), inputs, grads[0], create_graph=True))
+            return None, None, *(next(found) if need else None for need in needed)
+        dx = torch.empty_like(x) if needed[0] else None
+        sums: list[Tensor] = []
+        for start in range(0, len(x), ctx.size):
+            span = slice(start, start + ctx.size)
+            leaves = [t.detach().requires_grad_(n) for t, n in zip((x[span], *weights), needed, strict=True)]
+            with torch.enable_grad():
+                piece = ctx.run(*leaves)
+            found = list(torch.autograd.grad(piece, [leaf for leaf in leaves if leaf.requires_grad], grads[0][span]))
+            if dx is not None:
+                dx[span] = found.pop(0)
+            sums = [a.add_(b) for a, b in zip(sums, found, strict=True)] if sums else found
+        rest = iter(sums)
+        return None, None, dx, *(next(rest) if need else None for need in needed[1:])

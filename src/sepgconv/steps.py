@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from sepgconv.ops import block_product, depthwise, grouped_product
+from sepgconv.ops import band_product, depthwise, grouped_product
 
 MOVE = 1.7
 """Nanoseconds, forward and backward on one core, to move a number once more; each way has its `rate` per multiply-add.
@@ -156,32 +156,25 @@ class BandStep(MatrixStep):
             and geometry.reach[-1] is not None
         )
 
-    def _bands(self) -> list[tuple[int, int]]:
-        """The first and the last but one input element that each output element sees."""
-        count, reach = self.geometry.source[-1], self.geometry.reach[-1]
-        assert reach is not None
-        return [(max(o - reach, 0), min(o + reach + 1, count)) for o in range(count)]
-
     def cost(self, channels: tuple[int, int]) -> tuple[float, float]:
         """Pairs within the band; its many narrow products have a rate of their own."""
         others = math.prod(self.geometry.source[:-1])
-        pairs = sum([stop - start for start, stop in self._bands()])
+        count, reach = self.geometry.source[-1], self.geometry.reach[-1]
+        assert reach is not None
+        pairs = count * (2 * reach + 1) - reach * (reach + 1)
         return others * pairs * math.prod(channels), 0
 
     def prepare(self, kernel: Tensor) -> tuple[Tensor, ...]:
-        """For each output element the `(h i) j` that it sees."""
+        """`(o, h, i, j)`."""
         rank = len(self.geometry.target)
-        kernel = kernel.reshape(
-            *kernel.shape[rank - 1 : rank], *kernel.shape[2 * rank - 1 : 2 * rank], *kernel.shape[-2:]
-        )
-        return tuple(kernel[o, start:stop].flatten(0, 1) for o, (start, stop) in enumerate(self._bands()))
+        o, h = " ".join(["1"] * (rank - 1) + ["o"]), " ".join(["1"] * (rank - 1) + ["h"])
+        return (rearrange(kernel, f"{o} {h} 1 i j -> o h i j"),)
 
     def apply(self, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        """Every output element from its own columns."""
-        i, j = state.shape[-2], weights[0].shape[-1]
-        blocks = [(slice(a * i, b * i), slice(o * j, (o + 1) * j)) for o, (a, b) in enumerate(self._bands())]
-        rows = state.flatten(state.ndim - 3)
-        result = block_product(rows.reshape(-1, rows.shape[-1]), weights, blocks)
+        """Every output element from its neighbours."""
+        rows, reach = state.flatten(state.ndim - 3), self.geometry.reach[-1]
+        assert reach is not None
+        result = band_product(rows.reshape(-1, rows.shape[-1]), weights[0], reach)
         return self.unflatten(result.reshape(*rows.shape[:-1], -1))
 
 

@@ -17,4 +17,4 @@ def tune() -> None:
     except (OSError, AttributeError):  # another libc manages its memory in another way
         return
     mallopt(M_MMAP_THRESHOLD, KEEP)
-    mallopt(M_TRIM_THRESHOLD, KEEP)
+    mallopt(M_TRIM_THRESHOLD, -1)  # never
