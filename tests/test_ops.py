@@ -8,7 +8,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from sepgconv.ops import band_product, depthwise, grouped_product, piecewise
+from sepgconv.ops import depthwise, grouped_product, piecewise
 
 
 def images(channels: int = 16, size: tuple[int, int] = (9, 8)) -> torch.Tensor:
@@ -55,29 +55,17 @@ def test_depthwise_gives_only_the_gradients_that_are_asked_for(needs_x: bool, ne
     assert (x.grad is not None, weight.grad is not None) == (needs_x, needs_weight)
 
 
-def test_products_by_blocks_are_products_with_a_sparse_matrix() -> None:
+def test_a_grouped_product_is_a_product_with_a_block_diagonal_matrix() -> None:
     x = torch.randn(2, 3, 4, 12, dtype=torch.float64)
     weight = torch.randn(3, 4, 5, dtype=torch.float64)
     assert_close(grouped_product(x, weight), x @ torch.block_diag(*weight))
-    rows, kernel = torch.randn(7, 8, dtype=torch.float64), torch.randn(4, 4, 2, 3, dtype=torch.float64)
-    for reach in (0, 1, 2, 3):
-        expected = torch.zeros(7, 12, dtype=torch.float64)
-        for o, h in itertools.product(range(4), repeat=2):
-            if abs(o - h) <= reach:
-                expected[:, 3 * o : 3 * o + 3] += rows[:, 2 * h : 2 * h + 2] @ kernel[o, h]
-        assert_close(band_product(rows, kernel, reach), expected)
 
 
-def test_gradients_of_products_by_blocks() -> None:
+def test_gradients_of_a_grouped_product() -> None:
     x = torch.randn(1, 2, 2, 6, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(3, 2, 3, dtype=torch.float64, requires_grad=True)
     assert gradcheck(grouped_product, (x, weight))
     assert gradgradcheck(grouped_product, (x, weight))
-    rows = torch.randn(3, 8, dtype=torch.float64, requires_grad=True)
-    kernel = torch.randn(4, 4, 2, 3, dtype=torch.float64, requires_grad=True)
-    for reach in (1, 2):
-        assert gradcheck(lambda x, k, r=reach: band_product(x, k, r), (rows, kernel))
-        assert gradgradcheck(lambda x, k, r=reach: band_product(x, k, r), (rows, kernel))
 
 
 def test_piecewise_is_the_function_itself_with_all_derivatives() -> None:
@@ -100,7 +88,6 @@ def test_autocast_decides_the_precision() -> None:
     calls = {
         "depthwise": lambda: depthwise(images(), torch.randn(16, 1, 3, 3, requires_grad=True), 1, (1, 1)),
         "grouped": lambda: grouped_product(torch.randn(1, 4, 4, 6), torch.randn(3, 2, 2, requires_grad=True)),
-        "band": lambda: band_product(torch.randn(4, 6), torch.randn(3, 3, 2, 2, requires_grad=True), 1),
     }
     for name, call in calls.items():
         with torch.autocast("cpu", torch.bfloat16):

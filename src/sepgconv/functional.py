@@ -131,7 +131,7 @@ class Structured:
     """
 
     chunk = 8
-    large, piece = 1 << 28, 1 << 25
+    large, piece = 1 << 28, 1 << 26
     """Features of more bytes than `large` are convolved in pieces of about `piece` bytes."""
 
     def __init__(self, terms: Sequence[Term], point: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Operations of which torch has only slow versions on a CPU: a depthwise convolution's gradient, products by blocks.
+"""Operations of which torch has only slow versions on a CPU.
 
 All are ordinary differentiable functions. Where a fast way does not apply (another device, autocast, a compiler, a
 second derivative) they are made of stock operations and give the same numbers.
@@ -90,67 +90,6 @@ class _Grouped(torch.autograd.Function):
             groups = zip(grad.flatten(0, 2).chunk(len(weight), 1), x.flatten(0, 2).chunk(len(weight), 1), strict=True)
             dw = torch.stack([g.t() @ f for g, f in groups]).mT
         return dx, dw
-
-
-def band_product(x: Tensor, kernel: Tensor, reach: int) -> Tensor:
-    """y_o = Σ_h x_h @ k_{oh}, where k is zero for |o − h| > reach and is not looked at there.
-
-    Every result is a product of neighbouring columns, written where it belongs: nothing is split, joined or filled.
-
-    Shapes:
-        x `(rows, n·i)`, kernel `(n, n, i, j)` → `(rows, n·j)`
-    """
-    if _stock(x):
-        return x @ _dense_band(kernel, reach)
-    return _BandProduct.apply(x, kernel, reach)
-
-
-def _dense_band(kernel: Tensor, reach: int) -> Tensor:
-    n = torch.arange(len(kernel), device=kernel.device)
-    near = (n[:, None] - n[None, :]).abs() <= reach
-    return (kernel * near[:, :, None, None]).permute(1, 2, 0, 3).reshape(len(kernel) * kernel.shape[2], -1)
-
-
-def _neighbours(count: int, reach: int) -> list[slice]:
-    return [slice(max(n - reach, 0), min(n + reach + 1, count)) for n in range(count)]
-
-
-def _columns(span: slice, width: int) -> slice:
-    return slice(span.start * width, span.stop * width)
-
-
-class _BandProduct(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, kernel: Tensor, reach: int) -> Tensor:
-        ctx.save_for_backward(x, kernel)
-        ctx.reach = reach
-        n, _, i, j = kernel.shape
-        result = x.new_empty(len(x), n * j)
-        for o, near in enumerate(_neighbours(n, reach)):
-            weight = kernel[o, near].flatten(0, 1)
-            torch.mm(x[:, _columns(near, i)], weight, out=result[:, o * j : (o + 1) * j])
-        return result
-
-    @staticmethod
-    def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (x, kernel), grad = ctx.saved_tensors, grads[0]
-        n, _, i, j = kernel.shape
-        if torch.is_grad_enabled():  # a second derivative: of operations that torch can differentiate
-            dw = (x.t() @ grad).reshape(n, i, n, j).permute(2, 0, 1, 3)
-            near = (torch.arange(n)[:, None] - torch.arange(n)[None, :]).abs() <= ctx.reach
-            return grad @ _dense_band(kernel, ctx.reach).t(), dw * near[:, :, None, None].to(dw.device), None
-        dx = dw = None
-        if ctx.needs_input_grad[0]:
-            dx = torch.empty_like(x)
-            for h, near in enumerate(_neighbours(n, ctx.reach)):
-                weight = kernel[near, h].mT.flatten(0, 1)
-                torch.mm(grad[:, _columns(near, j)], weight, out=dx[:, h * i : (h + 1) * i])
-        if ctx.needs_input_grad[1]:
-            dw = torch.zeros_like(kernel)
-            for o, near in enumerate(_neighbours(n, ctx.reach)):
-                product = x[:, _columns(near, i)].t() @ grad[:, o * j : (o + 1) * j]
-                dw[o, near] = product.unflatten(0, (-1, i))
-        return dx, dw, None
 
 
 def piecewise(run: Callable[..., Tensor], pieces: int, x: Tensor, *weights: Tensor) -> Tensor:
