@@ -271,7 +271,7 @@ class BandStep(AxisStep):
     k(h⁻¹h̃) is Toeplitz and banded there: an ordinary convolution along the h axis, from i to j channels.
     """
 
-    rate: ClassVar[float] = 0.06
+    rate: ClassVar[float] = 0.08
 
     @staticmethod
     def fits(stage: Stage, geometry: Geometry) -> bool:
