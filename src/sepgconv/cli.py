@@ -15,6 +15,7 @@ sepgconv: separable group convolutions, from a recipe to a trained network
   sepgconv test --config RECIPE.yaml        evaluate a checkpoint on the test set
   sepgconv predict --ckpt FILE IMAGE...     classify image files
   sepgconv data list | prepare | show       data sets: what there is, fetch, look at
+  sepgconv reproduce list | ID | all        the paper's tables and figures, beside the published numbers
 
 `sepgconv COMMAND --help` says more. Recipes are in recipes/, and docs/training.md is the page on training.
 """
@@ -63,6 +64,7 @@ MODULES = {
     "demo": "sepgconv.demo",
     "data": "sepgconv.data.command",
     "predict": "sepgconv.training.predict",
+    "reproduce": "sepgconv.reproduce.command",
     **dict.fromkeys(PURPOSES, "sepgconv.training.command"),
 }
 DEBUG = "SEPGCONV_DEBUG"
