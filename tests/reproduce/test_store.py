@@ -39,7 +39,10 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
     marker = tmp_path / "results" / MARKER
     found = json.loads(marker.read_text())
     marker.write_text(json.dumps({**found, "sepgconv": "0.0.1"}))
-    with pytest.raises(ValueError, match=r"another version, sepgconv 0\.0\.1 .* choose another --output"), store.locked():
+    with (
+        pytest.raises(ValueError, match=r"another version, sepgconv 0\.0\.1 .* choose another --output"),
+        store.locked(),
+    ):
         pass
     marker.write_text("{")
     with pytest.raises(ValueError, match="damaged"):
