@@ -13,7 +13,7 @@ from sepgconv.reproduce import Run, find
 from sepgconv.reproduce.executors import InProcess, Processes, local
 from sepgconv.reproduce.runs import Job
 from sepgconv.reproduce.store import Store
-from sepgconv.reproduce.sweep import batches, clock, sweep
+from sepgconv.reproduce.sweep import batches, clock, cost, sweep
 
 EXECUTORS = {"in process": InProcess(), "processes": Processes(2)}
 
@@ -53,9 +53,24 @@ def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path, runs: list[R
     failed = {run.name: failure.reason for run, failure in report.failed}
     assert failed[runs[1].name] == "ValueError: the digits are upside down"
     assert "signal 9" in failed[runs[4].name]
+    assert "Traceback" in store.failure(runs[1]).read_text()
     assert [store.read(run) is not None for run in runs] == [n not in (1, 4) for n in range(8)]
     report = sweep(runs, store, InProcess(), job=Note(str(tmp_path)), console=console)
     assert (report.there, report.done) == (6, 2)
+    assert not store.failure(runs[1]).exists()
+
+
+def test_the_longest_runs_come_first() -> None:
+    first, *_, last = sorted(find("resolution").runs("cpu"), key=cost, reverse=True)
+    assert first.axes == {"factorisation": "nonseparable", "rotations": 8}
+    assert last.axes["rotations"] == 1
+
+
+def test_checkpoints_of_other_sweeps_are_kept(tmp_path: Path, runs: list[Run]) -> None:
+    kept = tmp_path / "unfinished" / "sampling" / "a run of another budget"
+    kept.mkdir(parents=True)
+    sweep(runs[:1], Store(tmp_path), InProcess(), job=Note(str(tmp_path)), console=Console(quiet=True))
+    assert kept.exists()
 
 
 SCRIPT = """

@@ -48,14 +48,15 @@ def main(arguments: Sequence[str]) -> int:
                 console.print(f"{experiment.id}: {store.home(options.budget, experiment.id) / TABLE}", highlight=False)
         if options.docs:
             report(chosen, options.budget, store, options.docs)
-    return conclude(done, console)
+    return conclude(done, store, console)
 
 
-def conclude(done: Report, console: Console) -> int:
+def conclude(done: Report, store: Store, console: Console) -> int:
     """Says what was done and what failed; the exit status."""
     console.print(f"{done.done} runs done, {done.there} were there before, {len(done.failed)} failed", highlight=False)
     for run, failure in done.failed:
         print(f"sepgconv reproduce: failed: {run}: {failure.reason}", file=sys.stderr)
+        print(f"  traceback in {store.failure(run)}", file=sys.stderr)
     return 1 if done.failed else 0
 
 

@@ -52,6 +52,7 @@ def invariance(run: Run, folder: Path, root: str | None) -> Plain:
     model, data, result = train(run, folder, root)
     wanted, test = run.config["data"]["test"], data.data.test
     some = test if wanted is None else test.take(torch.arange(min(wanted, len(test))))
+    model.to(device())
     angles = [360 * step / run.config["angles"] for step in range(run.config["angles"])]
     errors = [turned_error(model, data, some, angle) for angle in angles]
     summary = {"mean_error": sum(errors) / len(errors), "worst_error": max(errors)}
@@ -85,29 +86,29 @@ MEASURES: dict[str, Measure] = {
 @torch.no_grad()
 def turned_error(model: Classifier, data: Images, split: Split, degrees: float) -> float:
     """Percentage of a split's images, turned by an angle, that are classified wrongly."""
-    wrong = 0
+    wrong, device = 0, next(model.parameters()).device
     for pictures, labels in zip(split.images.split(128), split.labels.split(128), strict=True):
         turned = rotate(pictures.float(), degrees).clamp(0, 255)
-        wrong += int((model(data.normaliser(turned)).argmax(1) != labels).sum())
+        wrong += int((model(data.normaliser(turned).to(device)).argmax(1).cpu() != labels).sum())
     return 100 * wrong / len(split)
 
 
 def epoch_time(model: Classifier, data: Images, steps: int) -> dict[str, float]:
-    """Seconds of an epoch, which is one pass over training and test set.
+    """Seconds of an epoch, which is one pass over the whole training and test set.
 
     Args:
         model: a network that has not been fitted.
         data: the images.
         steps: how many training steps are timed, after one that is not, and scaled to an epoch; 0 is all of it.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model.to(device).train()
+    where = device()
+    model.to(where).train()
     loader = data.train_dataloader()
     chosen = len(loader) if steps == 0 else min(steps, len(loader))
     optimiser, _ = model.optimiser.build(model.net, max(len(loader), 2))
 
     def step(batch: tuple[Tensor, Tensor]) -> None:
-        loss = F.cross_entropy(model(batch[0].to(device)), batch[1].to(device))
+        loss = F.cross_entropy(model(batch[0].to(where)), batch[1].to(where))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -115,33 +116,38 @@ def epoch_time(model: Classifier, data: Images, steps: int) -> dict[str, float]:
     batches = iter(loader)
     first = next(batches)
     step(first)
-    each = _timed(lambda: [step(next(batches, first)) for _ in range(chosen)], device) / chosen
+    each = _timed(lambda: [step(next(batches, first)) for _ in range(chosen)], where) / chosen
     model.eval()
     tested = data.test_dataloader()
     evaluated = len(tested) if steps == 0 else 1
     with torch.no_grad():
-        pictures = next(iter(tested))[0].to(device)
+        pictures = next(iter(tested))[0].to(where)
         pictures = pictures if steps == 0 else pictures[: data.batch_size]
         model(pictures)  # kernels are sampled once
         seconds = _timed(
-            lambda: [model(batch.to(device)) for batch, _ in tested] if steps == 0 else model(pictures), device
+            lambda: [model(batch.to(where)) for batch, _ in tested] if steps == 0 else model(pictures), where
         )
     test = seconds if steps == 0 else seconds * len(data.data.test) / len(pictures)
     return {
         "seconds_per_step": each,
         "seconds_per_test_batch": seconds / evaluated,
-        "seconds_per_epoch": each * len(loader) + test,
+        "seconds_per_epoch": each * (len(data.data.train) // data.batch_size) + test,
         "batch_size": data.batch_size,
         "test_batch_size": len(pictures) if steps else EVAL_FACTOR * data.batch_size,
     }
 
 
-def _timed(work: Callable[[], object], device: torch.device) -> float:
-    if device.type == "cuda":
+def device() -> torch.device:
+    """The first GPU, or the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _timed(work: Callable[[], object], where: torch.device) -> float:
+    if where.type == "cuda":
         torch.cuda.synchronize()
     start = time.perf_counter()
     work()
-    if device.type == "cuda":
+    if where.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - start
 

@@ -103,6 +103,17 @@ class Store:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
             file.write((json.dumps(result, indent=1, default=str) + "\n").encode())
+        self.failure(run).unlink(missing_ok=True)
+
+    def failure(self, run: Run) -> Path:
+        """Where the traceback of a run that failed is kept."""
+        return self.path(run).with_suffix(".failed.txt")
+
+    def write_failure(self, run: Run, details: str) -> None:
+        """Keeps why a run failed, until it is done."""
+        path = self.failure(run)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(details, encoding="utf-8")
 
 
 def describe(marker: object) -> str:

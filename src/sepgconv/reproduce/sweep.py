@@ -1,8 +1,9 @@
 """A sweep: the runs that are missing, executed; results kept one by one, failures named, progress shown."""
 
-import shutil
+import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
@@ -51,7 +52,7 @@ def sweep(
         root: where data is.
         console: what progress is shown on.
     """
-    missing = [run for run in runs if store.read(run) is None]
+    missing = sorted((run for run in runs if store.read(run) is None), key=cost, reverse=True)
     report = Report(there=len(runs) - len(missing))
     scratch = store.folder / SCRATCH
     job = job or Job(str(scratch.absolute()), root, executor.threads)
@@ -59,14 +60,25 @@ def sweep(
         for part, where, work in batches(missing, executor, job):
             for run, outcome in where(work, part):
                 if isinstance(outcome, Failure):
+                    store.write_failure(run, outcome.details or outcome.reason)
                     report.failed.append((run, outcome))
                 else:
                     store.write(run, outcome)
                     report.done += 1
                 bar.finished(run, outcome)
-    if not report.failed:
-        shutil.rmtree(scratch, ignore_errors=True)
+    for folder in (*scratch.glob("*"), scratch):
+        with suppress(OSError):  # where another budget's run is unfinished, its checkpoints stay
+            folder.rmdir()
     return report
+
+
+def cost(run: Run) -> float:
+    """A guess at how long a run takes, to begin with the longest: so no core waits for a long one at the end."""
+    config, grid = run.config, run.config["grid"]
+    counts = {"se2": ("rotations",), "scale2": ("scales",), "sim2": ("rotations", "scales"), "translation2": ()}
+    elements = math.prod(grid[name] for name in counts[grid["group"]])
+    dense = config["network"]["factorisation"] in ("nonseparable", "dseparable")
+    return config["epochs"] * elements * (elements if dense else 2) * config["network"]["width"]
 
 
 def batches(runs: Sequence[Run], executor: Executor, job: Work) -> list[tuple[list[Run], Executor, Work]]:
