@@ -26,9 +26,12 @@ def test_mean_and_deviation() -> None:
 
 
 def test_published_values_stand_beside_ours() -> None:
+    stand_in = summary({("separable", 4): [2.0]})
+    stand_in.results[0]["config"]["data"]["name"] = "digits-rot"
     text = table(summary({("separable", 4): [2.0, 4.0], ("separable", 8): [1.0, 2.0]}, "paper"))
     assert "| separable | 8 | 0.94 ± 0.02 | 1.50 ± 0.71 |" in text
     assert "| separable | 4 | – | 3.00 ± 1.41 |" in text
+    assert "ours on digits-rot" in table(stand_in)
     assert published_for("resolution", "test_error", {"factorisation": "separable", "rotations": 3}) is None
 
 

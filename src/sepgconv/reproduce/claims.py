@@ -8,7 +8,8 @@ from sepgconv.data.registry import entry
 from .experiment import Plain
 from .summary import Row, Summary
 
-SUPPORTED, CONTRADICTED, OPEN, UNTESTED = "supported", "not supported", "within the spread", "not tested"
+SUPPORTED, CONTRADICTED, OPEN, MIXED = "supported", "not supported", "within the spread", "mixed"
+UNTESTED = "not tested"
 WORDS = {"lower": "lower", "higher": "higher", "not higher": "not higher"}
 
 
@@ -18,7 +19,7 @@ class Verdict:
 
     Args:
         claim: as the recipe has it.
-        word: `supported`, `not supported`, `within the spread` or `not tested`.
+        word: `supported`, perhaps `in part`, `not supported`, `mixed`, `within the spread` or `not tested`.
         details: the numbers, one comparison each.
     """
 
@@ -67,7 +68,7 @@ def decide(expect: str, signs: list[int]) -> str:
         return UNTESTED
     wanted = 1 if expect == "higher" else -1
     if any(sign == -wanted for sign in signs):
-        return CONTRADICTED if not any(sign == wanted for sign in signs) else OPEN + ", or mixed"
+        return MIXED if any(sign == wanted for sign in signs) else CONTRADICTED
     if expect == "not higher":
         return SUPPORTED
     if all(sign == wanted for sign in signs):

@@ -125,7 +125,8 @@ class Summary:
     @property
     def substitutes(self) -> list[str]:
         """Those of them that stand in for the paper's."""
-        return [name for name in self.data if name in self.experiment.budget(self.budget)["substitute"].values()]
+        paper = {run.config["data"]["name"] for run in self.experiment.runs("paper")}
+        return [name for name in self.data if name not in paper]
 
     def select(self, where: Mapping[str, Any]) -> list[Row]:
         """The rows with these values of the axes."""
