@@ -24,6 +24,7 @@ def test_smoke(experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     runs = experiment.runs("smoke")
     for run in runs:
         result = store.read(run)
+        assert result is not None
         assert result["seed"] == run.seed
         assert result["config"] == run.config
         assert {"seconds", "versions", "commit", "hardware"} <= result.keys()
@@ -46,10 +47,12 @@ def test_smoke(experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_parameter_counts_are_the_published_ones(tmp_path: Path) -> None:
     assert main(["reproduce", "parameters", "--output", str(tmp_path), "--processes", "0"]) == 0
-    counts = {
-        run.axes["network"]: Store(tmp_path).read(run)["rows"][0]["metrics"]["parameters"]
-        for run in find("parameters").runs("smoke")
-    }
+    counts = {}
+    for run in find("parameters").runs("smoke"):
+        result = Store(tmp_path).read(run)
+        assert result is not None
+        counts[run.axes["network"]] = result["rows"][0]["metrics"]["parameters"]
     assert counts["Separable"] == 803_242
     for value in published("parameters"):
+        assert value.where is not None
         assert counts[value.where["network"]] == pytest.approx(value.value, rel=5e-3)

@@ -15,7 +15,9 @@ def test_results_come_back(tmp_path: Path, runs: list[Run]) -> None:
     store = Store(tmp_path)
     assert store.read(runs[0]) is None
     store.write(runs[0], result(runs[0], 2.5))
-    assert store.read(runs[0])["rows"][0]["metrics"]["test_error"] == 2.5
+    found = store.read(runs[0])
+    assert found is not None
+    assert found["rows"][0]["metrics"]["test_error"] == 2.5
     assert store.read(runs[1]) is None
 
 
