@@ -184,3 +184,11 @@ def test_other_bad_settings() -> None:
         sg.scale2(4, scale_support=0)
     with pytest.raises(ValueError, match=r"space must be 1, 2 or 3"):
         sg.Grid(4)
+
+
+@pytest.mark.parametrize("factorisation", ["separable", "nonseparable"])
+def test_one_scale_without_extent_is_a_plain_convolution(factorisation: str) -> None:
+    grid = sg.scale2(1, 1.0)
+    features = sg.GroupConv(2, 3, 5, grid=grid, factorisation=factorisation)(torch.randn(2, 2, 1, 9, 9))
+    assert features.isfinite().all()
+    assert 0.1 < features.std() < 10

@@ -16,6 +16,7 @@ sepgconv: separable group convolutions, from a recipe to a trained network
   sepgconv predict --ckpt FILE IMAGE...     classify image files
   sepgconv bench                            time and memory on several groups, against the plain CNN
   sepgconv data list | prepare | show       data sets: what there is, fetch, look at
+  sepgconv reproduce list | ID | all        the paper's tables and figures, beside the published numbers
 
 `sepgconv COMMAND --help` says more. Recipes are in recipes/, and docs/training.md is the page on training.
 """
@@ -68,6 +69,7 @@ MODULES = {
     "bench": "sepgconv.bench.command",
     "data": "sepgconv.data.command",
     "predict": "sepgconv.training.predict",
+    "reproduce": "sepgconv.reproduce.command",
     **dict.fromkeys(PURPOSES, "sepgconv.training.command"),
 }
 DEBUG = "SEPGCONV_DEBUG"

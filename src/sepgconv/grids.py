@@ -54,8 +54,11 @@ class Axis:
 
     @property
     def weight(self) -> float:
-        """Volume of a cell relative to the volume that a kernel sees: sums over H become integrals."""
-        return self.cell / self.support if self.support else 1 / self.count
+        """Volume of a cell relative to the volume that a kernel sees: sums over H become integrals.
+
+        A single scale without extent has no volume; its sum has one term, of weight one.
+        """
+        return self.cell / self.support if self.support and self.cell else 1 / self.count
 
     def neighbours(self, source: "Axis | None") -> int | None:
         """How many elements on either side a kernel from another sampling sees; None if the two are not alike."""

@@ -25,7 +25,9 @@ SPARE = 64 * 2**20  # bytes, for logs and pictures
 COPIES = 4  # last, previous, best, and the one that is being written
 
 
-def fit(trainer: Trainer, classifier: Classifier, data: Images, ckpt_path: str | None = None) -> dict[str, Any]:
+def fit(
+    trainer: Trainer, classifier: Classifier, data: Images, ckpt_path: str | None = None, *, draw: bool = True
+) -> dict[str, Any]:
     """Fits, tests once with the weights that are best on validation, and writes `result.json` and `curves.png`.
 
     Args:
@@ -33,6 +35,7 @@ def fit(trainer: Trainer, classifier: Classifier, data: Images, ckpt_path: str |
         classifier: what to fit.
         data: what to fit it to.
         ckpt_path: `last` to go on with the run that is there (or begin it), or the path of a checkpoint.
+        draw: whether to draw the curves, which takes longer than a very short run.
 
     Returns:
         The result, as it is in `result.json`.
@@ -66,7 +69,8 @@ def fit(trainer: Trainer, classifier: Classifier, data: Images, ckpt_path: str |
         **environment(),
     }
     if trainer.is_global_zero:
-        draw_curves(history.rows, output / "curves.png")
+        if draw:
+            draw_curves(history.rows, output / "curves.png")
         rank_zero_info(f"test error {tested[0]['test/error']:.2f} %; wrote {write_result(result, output)}")
     return result
 

@@ -1,0 +1,146 @@
+"""`sepgconv reproduce`: list the experiments, run one or all, write tables, figures and the page of results."""
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from sepgconv.data.places import atomic_write
+
+from . import data
+from .cluster import OnRay
+from .executors import Executor, local
+from .experiment import BUDGETS, Experiment, experiments, find
+from .figures import draw
+from .store import Store
+from .summary import Summary, summarise
+from .sweep import Report, sweep
+from .tables import page, section
+
+TABLE, FIGURE, NOTES = "table.md", "figure.png", "notes.md"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns 1 if a run failed."""
+    options = parser().parse_args(arguments)
+    if options.experiment == "list":
+        listing(Console())
+        return 0
+    chosen = experiments() if options.experiment in ("all", "report") else (find(options.experiment),)
+    for experiment in chosen:
+        experiment.budget(options.budget)  # a misspelt budget is found before any work
+    store = Store(options.output)
+    if options.experiment == "report":
+        store.check_version()
+        return report(chosen, options.budget, store, options.docs)
+    runs = [run for experiment in chosen for run in experiment.runs(options.budget)]
+    executor = pick(options)
+    console = Console(stderr=True)
+    with store.locked():
+        data.prepare([run for run in runs if store.read(run) is None], options.root)
+        done = sweep(runs, store, executor, root=options.root, console=console)
+        for experiment in chosen:
+            summary = publish(experiment, options.budget, store)
+            if summary.results:
+                console.print(f"{experiment.id}: {store.home(options.budget, experiment.id) / TABLE}", highlight=False)
+        if options.docs:
+            report(chosen, options.budget, store, options.docs)
+    return conclude(done, store, console)
+
+
+def conclude(done: Report, store: Store, console: Console) -> int:
+    """Says what was done and what failed; the exit status."""
+    console.print(f"{done.done} runs done, {done.there} were there before, {len(done.failed)} failed", highlight=False)
+    for run, failure in done.failed:
+        print(f"sepgconv reproduce: failed: {run}: {failure.reason}", file=sys.stderr)
+        print(f"  traceback in {store.failure(run)}", file=sys.stderr)
+    return 1 if done.failed else 0
+
+
+def publish(experiment: Experiment, budget: str, store: Store) -> Summary:
+    """Writes an experiment's table and figure beside its runs, from the results there are."""
+    summary = summarise(experiment, budget, store)
+    if summary.results:
+        home = store.home(budget, experiment.id)
+        draw(summary, home / FIGURE)
+        with atomic_write(home / TABLE) as file:
+            file.write(section(summary, FIGURE, notes(home)).encode())
+    return summary
+
+
+def notes(home: Path) -> str:
+    """What a person has written about an experiment's results, in `notes.md` beside them."""
+    path = home / NOTES
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def report(chosen: Sequence[Experiment], budget: str, store: Store, docs: Path | None) -> int:
+    """Writes all tables and figures anew, and the page of them; returns 1 if there is nothing to report."""
+    summaries = [summary for experiment in chosen if (summary := publish(experiment, budget, store)).results]
+    if not summaries:
+        print(f"sepgconv reproduce: {store.folder} holds no results at budget {budget!r}", file=sys.stderr)
+        return 1
+    target = docs or store.folder / budget / "reproduction.md"
+    pictures = target.parent / "images" / "reproduction" if docs else None
+    parts = []
+    for summary in summaries:
+        home = store.home(budget, summary.experiment.id)
+        figure = f"{summary.experiment.id}/{FIGURE}"
+        if pictures is not None:
+            pictures.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(home / FIGURE, pictures / f"{summary.experiment.id}.png")
+            figure = f"images/reproduction/{summary.experiment.id}.png"
+        parts.append((summary, figure, notes(home)))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(target) as file:
+        file.write(page(parts, budget).encode())
+    print(f"wrote {target}")
+    return 0
+
+
+def listing(console: Console) -> None:
+    """Prints the experiments."""
+    for experiment in experiments():
+        counts = ", ".join(f"{budget} {len(experiment.runs(budget))}" for budget in BUDGETS)
+        console.print(f"[bold]{experiment.id:<22}[/bold]{experiment.title}", highlight=False)
+        console.print(f"{'':<22}[dim]{experiment.where}; runs: {counts}[/dim]", highlight=False)
+
+
+def pick(options: argparse.Namespace) -> Executor:
+    """The executor that was asked for."""
+    if options.executor == "ray":
+        if options.processes is not None:
+            raise ValueError("--processes is for --executor local; a Ray cluster has its own number of workers")
+        return OnRay(options.address, options.threads or 1)
+    return local(options.processes, options.threads)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    found = argparse.ArgumentParser(
+        prog="sepgconv reproduce",
+        description="Rerun the paper's experiments, with the published numbers beside ours. What is finished is kept: "
+        "started again, a sweep does only what is missing.",
+    )
+    found.add_argument(
+        "experiment",
+        metavar="list | report | all | ID",
+        help="`list` names them; `report` writes tables and figures anew",
+    )
+    found.add_argument("--budget", default="smoke", help=f"{', '.join(BUDGETS)} (%(default)s)")
+    where = found.add_argument
+    where(
+        "--output", type=Path, default=Path("outputs/reproduce"), metavar="DIR", help="where results are (%(default)s)"
+    )
+    where("--root", metavar="DIR", help="where data is ($SEPGCONV_DATA, else the user's cache)")
+    where("--docs", type=Path, metavar="FILE", help="write the page of results there, figures beside it")
+    where("--executor", choices=("local", "ray"), default="local", help="(%(default)s)")
+    where(
+        "--processes", type=int, metavar="N", help="local: at once (GPUs, else cores / threads); 0 uses none but this"
+    )
+    where("--threads", type=int, metavar="N", help="of each run (1 with several processes)")
+    where("--address", default="auto", help="ray: of the cluster (%(default)s)")
+    return found

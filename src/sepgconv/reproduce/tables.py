@@ -1,0 +1,110 @@
+"""Markdown: an experiment's table, its claims, and the page of all of them."""
+
+from .claims import verdicts
+from .experiment import Experiment, Plain
+from .summary import Summary, published, published_for
+
+TASKS = {
+    "smoke": "a few steps of tiny networks on embedded digits: it shows that everything runs, not what the paper found",
+    "cpu": "at most fifteen minutes on two cores: narrow networks, few images, one-cycle schedule",
+    "paper": "the published regime",
+}
+
+
+def table(summary: Summary) -> str:
+    """Settings by row; for every metric ours and, where the paper prints one, the published value beside it."""
+    recipe = summary.experiment.recipe
+    axes = list(dict.fromkeys(name for row in summary.rows for name in row.axes))
+    known = {p.metric for p in published(summary.experiment.id)}
+    head, align = list(axes), ["---"] * len(axes)
+    ours = f"ours on {', '.join(summary.substitutes)}" if summary.substitutes else "ours"
+    for metric, look in recipe["table"].items():
+        columns = [f"{look['label']}, published"] if metric in known else []
+        columns.append(f"{look['label']}, {ours}" if metric in known else look["label"])
+        head, align = head + columns, align + ["---:"] * len(columns)
+    lines = [head, align]
+    for row in summary.rows:
+        cells = [str(row.axes.get(name, "")) for name in axes]
+        for metric, look in recipe["table"].items():
+            if metric in known:
+                value = published_for(summary.experiment.id, metric, row.axes)
+                cells.append(value.show(look["digits"]) if value else "–")
+            cells.append(row.metrics[metric].show(look["digits"]) if metric in row.metrics else "–")
+        lines.append(cells)
+    lines += [other_row(p, axes, recipe, known) for p in published(summary.experiment.id) if p.other]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def other_row(value, axes: list[str], recipe: Plain, known: set[str]) -> list[str]:
+    """A method of others, which has a published value only."""
+    cells = [value.other] + [""] * (len(axes) - 1)
+    for metric, look in recipe["table"].items():
+        if metric in known:
+            cells.append(value.show(look["digits"]) if metric == value.metric else "–")
+        cells.append("–")
+    return cells
+
+
+def section(summary: Summary, figure: str, notes: str = "") -> str:
+    """An experiment's part of a page: how it was run, figure, table, claims, remarks."""
+    experiment, budget = summary.experiment, summary.experiment.budget(summary.budget)
+    lines = [f"## {experiment.title}", "", f"`sepgconv reproduce {experiment.id} --budget {summary.budget}`: "]
+    lines[-1] += f"{experiment.where}. {conditions(experiment, summary)}"
+    if budget.get("note"):
+        lines[-1] += f" {budget['note']}"
+    if summary.missing:
+        lines += ["", f"**{summary.missing} runs are missing.**"]
+    lines += ["", f"![{experiment.title}]({figure})", "", table(summary), ""]
+    if not any(p.metric in experiment.recipe["table"] for p in published(experiment.id)):
+        lines += ["The paper shows this as a picture; its text gives no numbers to put beside ours.", ""]
+    for verdict in verdicts(summary):
+        word = verdict.word if summary.budget != "smoke" else "too short a run to tell"
+        details = f" ({'; '.join(verdict.details)})" if verdict.details else ""
+        lines.append(f"- {verdict.claim['says']} **{word[0].upper()}{word[1:]}**{details}.")
+    return "\n".join([*lines, *(["", notes.strip()] if notes.strip() else []), ""])
+
+
+def conditions(experiment: Experiment, summary: Summary) -> str:
+    """How much was run: seeds, data, epochs, time."""
+    if not summary.results:
+        return "Nothing was run yet."
+    first = summary.results[0]["config"]
+    names = ", ".join(dict.fromkeys(result["config"]["data"]["name"] for result in summary.results))
+    minutes = sum(result["seconds"] for result in summary.results) / 60
+    runs = f"{plural(len(summary.results), 'run')}, {plural(summary.seeds, 'seed')}"
+    if first["measure"] == "parameters":
+        return f"{runs}."
+    chosen = first["data"]
+    images = f"{chosen['limit']:,}" if chosen["limit"] else "all"
+    tested = f"{chosen['test']:,}" if chosen["test"] else "all"
+    trained = f", {plural(first['epochs'], 'epoch')} of {images} images of {names}, {tested} for testing"
+    width = "" if first["shrink"] == 1 else f", channels × {first['shrink']:g}"
+    hardware = summary.results[0]["hardware"]
+    device = (
+        hardware["gpus"][0] if hardware["gpus"] else f"{plural(hardware['threads'], 'thread')} of {hardware['cpu']}"
+    )
+    spent = f"{minutes:.1f} minutes of runs" if minutes >= 1 else f"{60 * minutes:.0f} seconds of runs"
+    return f"{runs}{'' if first['measure'] == 'time' else trained}{width}; {spent} on {device}."
+
+
+def plural(count: int, noun: str) -> str:
+    """As `1 seed`, `2 seeds`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def page(summaries: list[tuple[Summary, str, str]], budget: str) -> str:
+    """The whole page: what was run, and a section for every experiment that has results."""
+    versions = next((r["versions"] for s, _, _ in summaries for r in s.results), {})
+    lines = [
+        "# The paper, reproduced",
+        "",
+        f"Generated by `sepgconv reproduce report --budget {budget}` from the results.",
+        f"Budget `{budget}`: {TASKS[budget]}.",
+        "",
+        "Published values are the paper's, ± its deviation; ours are means ± standard deviations over seeds. A claim",
+        "is *supported* if the difference exceeds the standard errors of both sides in every setting.",
+        "",
+        "Versions: " + ", ".join(f"{name} {value}" for name, value in versions.items()) + ".",
+        "",
+    ]
+    return "\n".join(lines) + "\n" + "\n".join(section(*summary) for summary in summaries)
