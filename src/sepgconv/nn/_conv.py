@@ -92,6 +92,8 @@ class _Conv(nn.Module):
         """The execution that is expected to be faster on so many pixels, unless one was asked for."""
         if self.execution != "auto":
             return self._dense if self.execution == "dense" else self._structured
+        if [stage.spatial for stage in self._structured.stages] == [True]:
+            return self._dense  # one convolution either way, and this one rounds less
         sizes = (self.geometry, (self.in_channels, self.out_channels), pixels)
         return (
             self._structured if self._structured.nanoseconds(*sizes) < self._dense.nanoseconds(*sizes) else self._dense
