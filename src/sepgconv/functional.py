@@ -64,8 +64,8 @@ class Dense:
     ) -> Features:
         """One convolution from all input elements and channels to all output elements and channels."""
         rows, weight = rearrange(features, "b i h ... -> b ... (h i)"), weights[0][0][0]
-        # A channels-last convolution adds up all its terms in one chain; shorter ones round less.
-        parts = math.ceil(weight[0].numel() / 512)
+        # A channels-last convolution adds up all its terms in one chain. Shorter ones round less, which turns show.
+        parts = math.ceil(weight[0].numel() / 512) if geometry.target else 1
         pairs = zip(rows.chunk(parts, -1), weight.chunk(parts, -1), strict=True)
         first, *rest = [geometry.conv(r.contiguous(), w.contiguous()) for r, w in pairs]
         result = sum(rest, start=first)
