@@ -36,7 +36,7 @@ def by_definition(layer: sg.GroupConv, f: Tensor) -> Tensor:
         for dy, dx in itertools.product(range(size), range(size)):
             x = torch.tensor([dx - reach, -(dy - reach)], dtype=f.dtype)
             local = group.matrix(group.inverse(h)) @ x / radius
-            weight = ball(local.norm(), size)
+            weight = ball(local.norm(), min(1 / radius, 1.0))
             if size > 1:
                 weight = weight / group.det(h)
             k = torch.ones(layer.in_channels, layer.out_channels, dtype=f.dtype) * weight * volume * kernel.gain

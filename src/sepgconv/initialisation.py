@@ -1,5 +1,6 @@
-"""How kernel networks are drawn: unit variance through a layer, for every factorisation, by the kernel's spectrum."""
+"""How kernel networks are drawn: nearly white kernels, and unit variance through a layer for every factorisation."""
 
+import itertools
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +12,9 @@ from sepgconv.siren import KernelNetwork
 
 if TYPE_CHECKING:
     from sepgconv.kernels import GroupKernel
+
+POINTS = 1024
+"""Points of a kernel's support on which its hidden units are compared."""
 
 
 def power_spectrum(functions: Float[Tensor, "*axes c"]) -> Float[Tensor, "frequencies c"]:
@@ -25,13 +29,13 @@ def power_spectrum(functions: Float[Tensor, "*axes c"]) -> Float[Tensor, "freque
 def initialise(kernel: "GroupKernel") -> None:
     """Unit variance through the layer, at init and for every factorisation.
 
-    With independent last-layer weights a kernel's expected power spectrum over G is S(ω) = Σ_u |F[a_u]|², a_u being
-    its hidden units; the spectra of factors multiply. White noise gains ∫S: so a lifting kernel is scaled.
-    But smooth kernels make smooth features, whose spectrum after p layers is S^p, and those gain ∫S·S^p / ∫S^p.
-    Group kernels are scaled for the p that keeps stacks of several layers steady; it grows with the dimension of G,
-    since the more axes a spectrum has, the faster its peak takes over.
+    Kernels are drawn nearly white (`whitening`). With independent last-layer weights a kernel's expected power spectrum
+    over G is then S(ω) = Σ_u |F[a_u]|², a_u being its mixed hidden units; the spectra of factors multiply. White noise
+    gains ∫S: so a lifting kernel is scaled. What is left of smoothness makes smooth features, whose spectrum after p
+    layers is S^p, and those gain ∫S·S^p / ∫S^p. Group kernels are scaled for the p that keeps stacks of several
+    layers steady; it grows with the dimension of G, since the more axes a spectrum has, the faster its peak takes over.
     """
-    depth = (1 + kernel.grid.space + len(kernel.names)) / 2 if kernel.source else 0
+    depth = 0.4 * (kernel.grid.space + len(kernel.names)) if kernel.source else 0
     pending = {"x", *(range(len(kernel.names)) if kernel.source else ())}
     for factor, term, network in zip(kernel.factors, kernel.terms, kernel.networks, strict=False):
         assert isinstance(network, KernelNetwork)
@@ -39,53 +43,93 @@ def initialise(kernel: "GroupKernel") -> None:
         network.reset_out(1.0)
         weighted = {*term.parts, *(["x"] if term.spatial else [])} & pending
         pending -= weighted
-        units = _around_one_element(kernel, factor, term, network, weighted)
-        expected = power_spectrum(units).sum(-1, keepdim=True)
+        units = _seen(kernel, factor, term, network, weighted)
+        mixed = units
+        if network.in_features:
+            mix = whitening(kernel, factor, network).to(kernel.taps)
+            network.out.weight.copy_(network.out.weight @ mix)
+            mixed = [unit @ mix for unit in units]
+        expected = _mean_spectrum(mixed).sum(-1, keepdim=True)
         features = expected**depth / (expected**depth).mean()
         gain = (expected * features).mean()
-        if factor.channels == "j" and units[..., 0].numel() > 1:
+        if factor.channels == "j" and network.in_features:
             # One function per channel: scaled by its own gain, unless that happens to be close to zero.
-            own = (power_spectrum(units @ network.out.weight.t()) * features).mean(0)
-            network.out.weight.mul_(own.clamp_min(0.1 * gain.item()).rsqrt().to(units)[:, None])
+            drawn = _mean_spectrum([unit @ network.out.weight.t() for unit in units])
+            own = (drawn * features).mean(0).clamp_min(0.1 * gain.item())
+            network.out.weight.mul_(own.rsqrt().to(kernel.taps)[:, None])
         else:
             network.scale_out(gain.rsqrt().item())
     # What no factor sees is constant there; it is made good in the first factor.
-    rest = power_spectrum(_around_one_element(kernel, Factor("", ""), Term((), False, ""), None, pending))
+    rest = _mean_spectrum(_seen(kernel, Factor("", ""), Term((), False, ""), None, pending))
     gain = (rest ** (depth + 1)).mean() / (rest**depth).mean() * kernel.channels[0] * kernel.gain**2
     first = kernel.networks[0]
     assert isinstance(first, KernelNetwork)
     first.scale_out(gain.rsqrt().item())
 
 
-def _around_one_element(
-    kernel: "GroupKernel", factor: Factor, term: Term, network: KernelNetwork | None, weighted: set
-) -> Float[Tensor, "*axes u"]:
-    """A factor's hidden units `(h…, y…, u)` as the middle output element sees them.
+def whitening(kernel: "GroupKernel", factor: Factor, network: KernelNetwork) -> Float[Tensor, "u u"]:
+    """The matrix that makes a network's hidden units nearly orthonormal on the kernel's support.
 
-    The window and the cells' volumes are multiplied in for the coordinates in `weighted`, scaled to their mean
-    square over all output elements.
+    Few sines of low frequency are almost the same function: independent weights would mostly draw multiples of their
+    mean, and features would lose all but their lowest frequencies within a few layers. With B the units' inner products
+    and β its largest eigenvalue, weights are multiplied by (B + λβ)^(−½): directions well above λ count alike, those
+    below stay small, so that no kernel is made of differences between nearly equal units. λ = 10⁻ⁿ for n coordinates:
+    the units are as many, but the functions to tell apart more.
     """
-    middle = tuple(count // 2 for count in kernel.grid.shape)
-    rows, shape = kernel.coordinates(factor, middle)
+    seen = factor.coordinates.split()
+    spatial = kernel.grid.space if "x" in seen else 0
+    points = torch.quasirandom.SobolEngine(network.in_features).draw(POINTS).to(kernel.taps) * 2 - 1
+    if kernel.kernel_size == 1:
+        points[:, :spatial] = 0
+    window = kernel.window(points[:, :spatial].norm(dim=-1))
+    units = (network.hidden(points) * window[:, None]).double()
+    values, vectors = torch.linalg.eigh(units.t() @ units)
+    floor = values[-1] / (10.0 ** (network.in_features - spatial) * (2.0 * kernel.kernel_size) ** spatial)
+    return vectors * (values.clamp_min(0) + floor).rsqrt() @ vectors.t() * POINTS**0.5
+
+
+def _mean_spectrum(functions: list[Float[Tensor, "*axes c"]]) -> Float[Tensor, "frequencies c"]:
+    return torch.stack([power_spectrum(each) for each in functions]).mean(0)
+
+
+def _seen(
+    kernel: "GroupKernel", factor: Factor, term: Term, network: KernelNetwork | None, weighted: set
+) -> list[Float[Tensor, "*axes u"]]:
+    """A factor's hidden units `(h…, y…, u)` as output elements see them: all scales, at one rotation.
+
+    The window and the cells' volumes are multiplied in for the coordinates in `weighted`.
+    """
+    axes = kernel.grid.axes
+    places = itertools.product(*([axis.count // 2] if axis.group.period else range(axis.count) for axis in axes))
+    window = kernel.positions()[1]
+    return [_seen_from(place, kernel, factor, term, network, weighted, window) for place in places]
+
+
+def _seen_from(
+    place: tuple[int, ...],
+    kernel: "GroupKernel",
+    factor: Factor,
+    term: Term,
+    network: KernelNetwork | None,
+    weighted: set,
+    window: Tensor,
+) -> Float[Tensor, "*axes u"]:
+    rows, shape = kernel.coordinates(factor, place)
     units = network.hidden(rows) if network and network.in_features else rows.new_ones(len(rows), 1)
     units = units.reshape(*shape, -1)
     # Axes are (h of every part, k) for a spatial factor and (h of the parts it sees) for another.
     axes = {part: part if term.spatial else n for n, part in enumerate(term.parts)}
     if not term.spatial:
         for part, axis in axes.items():
-            units = units.index_select(axis, getattr(kernel, f"index{part}")[middle[part]])
+            units = units.index_select(axis, getattr(kernel, f"index{part}")[place[part]])
     for part in sorted(weighted - {"x"}):
-        weight = getattr(kernel, f"weight{part}")
-        row = weight[middle[part]] * (weight.square().sum(-1).mean() / weight[middle[part]].square().sum()).sqrt()
+        row = getattr(kernel, f"weight{part}")[place[part]]
         if part in axes:
             units = units * row.reshape([-1 if n == axes[part] else 1 for n in range(units.ndim)])
         else:
             units = row.reshape(-1, *(1,) * units.ndim) * units
     if "x" in weighted:
-        window = kernel.positions()[1]
-        row = window[middle]
-        if not kernel.source:  # white noise gains less at larger scales; smooth features gain the same at all
-            row = row * (window.square().sum(-1).mean() / row.square().sum()).sqrt()
+        row = window[place]
         units = units * row[:, None] if term.spatial else units.unsqueeze(-2) * row[:, None]
     if term.spatial or "x" in weighted:
         units = units.unflatten(-2, (kernel.kernel_size,) * kernel.grid.space)

@@ -51,15 +51,9 @@ def relative_offsets(source: Axis, target: Axis) -> RelativeOffsets:
     return RelativeOffsets(values, index, active.double() * source.weight)
 
 
-def ball(radius: Float[Tensor, "*s"], kernel_size: int) -> Float[Tensor, "*s"]:
-    """The kernel's window as a function of |h⁻¹x|, in units in which it ends at 1: a ball with a smooth edge.
-
-    It falls from 1 at the outermost tap of a k-wide kernel to 0 at the first tap beyond it, so that the window turns
-    into itself and lies within the k×k taps in every direction.
-    """
-    inner = (kernel_size - 1) / (kernel_size + 1)
-    edge = ((radius - inner) / (1 - inner)).clamp(0, 1)
-    return 0.5 + 0.5 * torch.cos(math.pi * edge)
+def ball(radius: Float[Tensor, "*s"], edge: float) -> Float[Tensor, "*s"]:
+    """A ball with a smooth edge, as a function of the distance from its centre: 1 up to 1 − edge, 0 from 1 on."""
+    return 0.5 + 0.5 * torch.cos(math.pi * ((radius - 1 + edge) / edge).clamp(0, 1))
 
 
 def taps(kernel_size: int, space: int) -> Float[Tensor, "k d"]:
@@ -107,6 +101,7 @@ class GroupKernel(nn.Module):
             self.networks.append(KernelNetwork(dims, math.prod(self._widths(factor.channels)), config))
         # |h⁻¹x| in these units ends at 1; the largest scale fills the window.
         self.radius = (kernel_size + 1) / 2 / grid.reach
+        self.edge = min(1 / self.radius, 1.0)
         self.gain = 1 / math.sqrt(channels[0] * self._reference_taps())
         rank = range(len(self.names))
         seen = [factor.coordinates.split() for factor in factors]
@@ -126,7 +121,7 @@ class GroupKernel(nn.Module):
             return 1.0
         scales = torch.linspace(0, math.log(self.grid.reach), 16, dtype=torch.float64).exp()
         distance = taps(self.kernel_size, self.grid.space).norm(dim=-1) / self.radius
-        window = ball(distance / scales[:, None], self.kernel_size) / scales[:, None] ** self.grid.space
+        window = self.window(distance / scales[:, None]) / scales[:, None] ** self.grid.space
         return window.square().sum(-1).mean().item()
 
     @property
@@ -164,13 +159,21 @@ class GroupKernel(nn.Module):
         """Draws all kernel networks anew."""
         initialise(self)
 
+    def window(self, radius: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:
+        """The kernel's window as a function of |h⁻¹x|: a ball, which turns into itself and fits the k×k taps.
+
+        At the largest scale it reaches 0 at the first tap outside of the k×k. Its edge is a pixel wide at the smallest:
+        a narrower one would fall between pixels, and dilations would not find it again.
+        """
+        return ball(radius, self.edge)
+
     def positions(self) -> tuple[Float[Tensor, "*o k d"], Float[Tensor, "*o k"]]:
         """h⁻¹x for all output elements and taps, and the window at each divided by |det h|."""
         group, shift = self.grid.group, self.grid.group.exp(self.grid.offset.to(self.taps))
         # Multiplied and added one by one: a fused product would round differently for each quarter turn.
         turned = (group.matrix(group.inverse(shift)) * self.taps[:, None, :]).sum(-1)
         positions = (self.inverses[:, None] * turned[:, None, :]).sum(-1)
-        window = ball(positions.square().sum(-1).sqrt(), self.kernel_size)
+        window = self.window(positions.square().sum(-1).sqrt())
         if self.kernel_size > 1:  # a kernel of one tap is a point mass, δ(h⁻¹x)/|det h| = δ(x)
             window = window / (self.dets * group.det(shift))[:, None]
         shape = (*self.grid.shape, len(self.taps))

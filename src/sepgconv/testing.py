@@ -165,7 +165,7 @@ def _disc(sizes: tuple[int, ...], fraction: float) -> Tensor:
     return torch.as_tensor(squares).sqrt() <= fraction * (min(sizes) - 1) / 2
 
 
-def _relative(a: Tensor, b: Tensor, *, exact: bool, disc: float, space: int) -> float:
+def relative(a: Tensor, b: Tensor, *, exact: bool = False, disc: float = 0.75, space: int = 2) -> float:
     """Maximum norm over everything, or Euclidean over a disc."""
     if exact or a.ndim == 2:
         return ((a - b).abs().max() / b.abs().max().clamp_min(1e-30)).item()
@@ -218,12 +218,12 @@ def equivariance_error(
             if valid is not None:
                 keep = valid & _interior(target, trim, shift=_shift(target, element) or [])
                 found, expected = found[:, :, keep], expected[:, :, keep]
-            error = _relative(found, expected, exact=exact, disc=disc, space=space)
+            error = relative(found, expected, exact=exact, disc=disc, space=space)
             alone = 0.0
             if not exact:
                 there = transform_space(x, matrix)
                 back = transform_space(there, torch.linalg.inv(matrix))
-                alone = _relative(back, x, exact=False, disc=disc, space=space)
+                alone = relative(back, x, exact=False, disc=disc, space=space)
             report.append(ElementError(_name(grid, element), exact, error, alone))
     finally:
         if isinstance(module, nn.Module) and training:
