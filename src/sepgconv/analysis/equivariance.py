@@ -82,8 +82,8 @@ def dilation_errors(
 ) -> tuple[float, float, float]:
     """Relative error of a two-layer net for a dilation by one grid step: at one scale, at all scales, and of the image.
 
-    The net is made with four scales and then sampled more finely. The one scale is two thirds of the way to the largest,
-    in logarithms: all its neighbours are on the grid, whereas at the ends of the truncated grid they are missing.
+    The net is made with four scales and then sampled more finely. The one scale is two thirds of the way to the
+    largest, in logarithms: all its neighbours are on the grid; at the ends of the truncated grid they are missing.
     """
     inside, everywhere, alone = [], [], 0.0
     for seed in range(seeds):
