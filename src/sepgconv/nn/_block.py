@@ -13,6 +13,7 @@ from sepgconv.nn._check import inference
 from sepgconv.nn._checkpoint import recompute
 from sepgconv.nn._conv import GroupConv
 from sepgconv.nn._norm import BatchNorm
+from sepgconv.ops import add_relu
 from sepgconv.siren import KernelConfig
 
 
@@ -78,7 +79,9 @@ class ResidualBlock(nn.Module):
 
     def _second(self, hidden: Tensor, features: Tensor) -> Tensor:
         hidden, shortcut = self.conv2.rectified(hidden, self.norm2), self.shortcut(features)
-        return F.relu(hidden.add_(shortcut) if inference() else hidden + shortcut, inplace=True)
+        if inference():
+            return F.relu(hidden.add_(shortcut), inplace=True)
+        return add_relu(hidden, shortcut, keep=not self.checkpoint)
 
     def extra_repr(self) -> str:
         """Whether activations are computed again."""

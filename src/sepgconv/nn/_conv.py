@@ -13,8 +13,8 @@ from sepgconv.factors import LIFTING, Factor, resolve
 from sepgconv.functional import Dense, Structured, Weights
 from sepgconv.grids import Grid
 from sepgconv.kernels import GroupKernel
-from sepgconv.nn._check import AXES, floating, inference, symmetric_sampling, whole
-from sepgconv.nn._norm import affine
+from sepgconv.nn._check import AXES, floating, hooked, inference, symmetric_sampling, whole
+from sepgconv.nn._norm import BatchNorm, affine
 from sepgconv.siren import KernelConfig
 from sepgconv.steps import Geometry
 
@@ -298,8 +298,9 @@ class GroupConv(_Conv):
 
         Modules with hooks are called one by one.
         """
-        hooks = [h for m in (self, norm) for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
-        if hooks or norm.training or norm.running_mean is None or not inference():
+        if hooked(self, norm) or norm.training or norm.running_mean is None or not inference():
+            if isinstance(norm, BatchNorm) and type(norm).forward is BatchNorm.forward:
+                return norm.rectified(self(features))
             return F.relu(norm(self(features)))
         self._check(features)
         return F.relu(self._convolve(features, norm), inplace=True)
