@@ -140,6 +140,32 @@ def test_what_someone_else_keeps_is_not_written_over() -> None:
     assert torch.equal(hidden, before)
 
 
+@pytest.mark.parametrize("window", [(2, 2, 0), (3, 3, 0), (3, 2, 1), (2, 1, 0)])
+@pytest.mark.parametrize("size", [(8, 6), (7, 5)])
+def test_pooling(window: tuple[int, int, int], size: tuple[int, int]) -> None:
+    x = torch.randint(3, (5, 6, *size)).float()  # many are equal
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    ours, stock = ops.max_pool(x, *window), F.max_pool2d(x, *window)
+    direction = torch.randn_like(stock)
+    assert torch.equal(ours, stock)
+    assert ours.is_contiguous(memory_format=torch.channels_last)
+    for gradient in (direction, direction.contiguous()):
+        a, b = (torch.autograd.grad(y, x, gradient, retain_graph=True)[0] for y in (ours, stock))
+        assert torch.equal(a, b)
+        assert a.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_pooling_derivatives() -> None:
+    x = torch.randn(2, 2, 5, 4, dtype=torch.float64).contiguous(memory_format=torch.channels_last).requires_grad_()
+    assert gradcheck(lambda x: ops.max_pool(x, 2, 2, 0), (x,))
+    assert gradgradcheck(lambda x: ops.max_pool(x, 2, 2, 0), (x,))
+
+
+def test_pooling_keeps_two_bytes_per_maximum() -> None:
+    x = features(3, 4, 4, 8, 8)
+    assert kept(lambda: sg.SpatialPool("max", 2)(x)) == 2 * x.numel() // 4
+
+
 def test_a_block_keeps_one_map_per_convolution_twice() -> None:
     """Input and output of two convolutions, and the result; nothing that lies in between."""
     torch.manual_seed(0)
