@@ -311,12 +311,12 @@ class _MaxPool(torch.autograd.Function):
         size = [
             (length + 2 * p - k) // stride + 1 for length, k, stride, p in zip(images.shape[2:], *window, strict=True)
         ]
-        shape, layout = (*images.shape[:2], *size), {"memory_format": torch.channels_last}
-        result = torch.empty(shape, dtype=images.dtype, **layout)
-        places = torch.empty(shape, dtype=torch.int16, **layout)
+        shape, layout = (*images.shape[:2], *size), torch.channels_last
+        result = torch.empty(shape, dtype=images.dtype, memory_format=layout)
+        places = torch.empty(shape, dtype=torch.int16, memory_format=layout)
         chunk = _images(images)
         for part, out, place in zip(images.split(chunk), result.split(chunk), places.split(chunk), strict=True):
-            found = torch.empty(out.shape, dtype=torch.int64, **layout)
+            found = torch.empty(out.shape, dtype=torch.int64, memory_format=layout)
             torch.ops.aten.max_pool2d_with_indices.out(part, *window, out=out, indices=found)
             place.copy_(found)
         ctx.save_for_backward(places)

@@ -14,7 +14,7 @@ from sepgconv.functional import Dense, Structured, Weights
 from sepgconv.grids import Grid
 from sepgconv.kernels import GroupKernel
 from sepgconv.nn._check import AXES, floating, hooked, inference, symmetric_sampling, whole
-from sepgconv.nn._norm import BatchNorm, affine
+from sepgconv.nn._norm import affine, rectify
 from sepgconv.siren import KernelConfig
 from sepgconv.steps import Geometry
 
@@ -299,9 +299,7 @@ class GroupConv(_Conv):
         Modules with hooks are called one by one.
         """
         if hooked(self, norm) or norm.training or norm.running_mean is None or not inference():
-            if isinstance(norm, BatchNorm) and type(norm).forward is BatchNorm.forward:
-                return norm.rectified(self(features))
-            return F.relu(norm(self(features)))
+            return rectify(self(features), norm)
         self._check(features)
         return F.relu(self._convolve(features, norm), inplace=True)
 
