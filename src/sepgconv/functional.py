@@ -131,8 +131,11 @@ class Structured:
     """
 
     chunk = 8
-    large, piece = 1 << 28, 1 << 26
-    """Features of more bytes than `large` are convolved in pieces of about `piece` bytes."""
+    large, piece = 1 << 26, 1 << 26
+    """Features of more bytes than `large` are convolved in pieces of about `piece` bytes.
+
+    Blocks of less than 32 MB would stay in glibc's heap when they are freed, and add to the peak.
+    """
 
     def __init__(self, terms: Sequence[Term], point: bool = False) -> None:
         """With `point`, kernels have one tap and stride 1, so that nothing is spatial."""

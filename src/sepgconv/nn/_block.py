@@ -12,7 +12,8 @@ from sepgconv.grids import Grid
 from sepgconv.nn._check import inference
 from sepgconv.nn._checkpoint import recompute
 from sepgconv.nn._conv import GroupConv
-from sepgconv.nn._norm import BatchNorm
+from sepgconv.nn._norm import BatchNorm, rectify
+from sepgconv.ops import add_relu
 from sepgconv.siren import KernelConfig
 
 
@@ -77,8 +78,12 @@ class ResidualBlock(nn.Module):
         return self.conv1.rectified(features, self.norm1)
 
     def _second(self, hidden: Tensor, features: Tensor) -> Tensor:
-        hidden, shortcut = self.conv2.rectified(hidden, self.norm2), self.shortcut(features)
-        return F.relu(hidden.add_(shortcut) if inference() else hidden + shortcut, inplace=True)
+        if inference():
+            hidden, shortcut = self.conv2.rectified(hidden, self.norm2), self.shortcut(features)
+            return F.relu(hidden.add_(shortcut), inplace=True)
+        # The shortcut before the norm: what it needs on its way is gone before another map is made.
+        hidden, shortcut = self.conv2(hidden), self.shortcut(features)
+        return add_relu(rectify(hidden, self.norm2), shortcut, keep=not self.checkpoint)
 
     def extra_repr(self) -> str:
         """Whether activations are computed again."""

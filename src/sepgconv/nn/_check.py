@@ -24,6 +24,12 @@ def inference() -> bool:
     return not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
+def hooked(*modules: nn.Module) -> bool:
+    """Whether someone looks at what goes into modules or comes out of them, so that they must be called."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name) for module in modules for name in hooks)
+
+
 def floating(x: Tensor, layer: nn.Module) -> None:
     """Refuses integer and complex input."""
     if not x.is_floating_point():

@@ -13,8 +13,8 @@ from sepgconv.factors import LIFTING, Factor, resolve
 from sepgconv.functional import Dense, Structured, Weights
 from sepgconv.grids import Grid
 from sepgconv.kernels import GroupKernel
-from sepgconv.nn._check import AXES, floating, inference, symmetric_sampling, whole
-from sepgconv.nn._norm import affine
+from sepgconv.nn._check import AXES, floating, hooked, inference, symmetric_sampling, whole
+from sepgconv.nn._norm import affine, rectify
 from sepgconv.siren import KernelConfig
 from sepgconv.steps import Geometry
 
@@ -298,9 +298,8 @@ class GroupConv(_Conv):
 
         Modules with hooks are called one by one.
         """
-        hooks = [h for m in (self, norm) for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
-        if hooks or norm.training or norm.running_mean is None or not inference():
-            return F.relu(norm(self(features)))
+        if hooked(self, norm) or norm.training or norm.running_mean is None or not inference():
+            return rectify(self(features), norm)
         self._check(features)
         return F.relu(self._convolve(features, norm), inplace=True)
 

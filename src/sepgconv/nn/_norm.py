@@ -3,8 +3,10 @@
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from sepgconv.nn._check import floating
+from sepgconv.nn._check import floating, hooked
+from sepgconv.ops import in_rows, norm_relu
 
 
 def affine(norm: nn.modules.batchnorm._BatchNorm) -> tuple[Float[Tensor, "c"], Float[Tensor, "c"]]:
@@ -40,3 +42,24 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         return rearrange(
             super().forward(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape), "b ... h c -> b c h ..."
         )
+
+    def rectified(self, input: Float[Tensor, "b c h *space"]) -> Float[Tensor, "b c h *space"]:
+        """`relu(self(input))`; in training it keeps nothing but the input for the backward pass."""
+        one = input.numel() == self.num_features  # stock batch norm knows what to say
+        if not self.training or hooked(self) or input.ndim < 4 or one or not in_rows(input):
+            return F.relu(self(input))
+        self._check_input_dim(input)
+        momentum = 0.0 if self.momentum is None else self.momentum
+        if self.track_running_stats and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                momentum = 1.0 / float(self.num_batches_tracked)
+        running = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
+        return norm_relu(input, self.weight, self.bias, running, momentum, self.eps)
+
+
+def rectify(features: Tensor, norm: nn.modules.batchnorm._BatchNorm) -> Tensor:
+    """`relu(norm(features))`, in one operation if nobody has made another norm of ours, as SyncBatchNorm does."""
+    if isinstance(norm, BatchNorm) and type(norm).forward is BatchNorm.forward:
+        return norm.rectified(features)
+    return F.relu(norm(features))

@@ -1,11 +1,13 @@
 """Pooling over the subgroup and over space."""
 
+import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sepgconv.nn._check import floating, symmetric_sampling, whole
+from sepgconv.ops import max_pool
 
 REDUCTIONS = ("max", "mean", "sum")
 
@@ -82,7 +84,10 @@ class SpatialPool(nn.Module):
             "max": (F.max_pool1d, F.max_pool2d, F.max_pool3d),
             "mean": (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d),
         }
-        pooled = pools[self.reduce][dims - 1](merged, self.kernel_size, self.stride, self.padding)
+        if self.reduce == "max" and dims == 2 and merged.is_contiguous(memory_format=torch.channels_last):
+            pooled = max_pool(merged, self.kernel_size, self.stride, self.padding)
+        else:
+            pooled = pools[self.reduce][dims - 1](merged, self.kernel_size, self.stride, self.padding)
         return rearrange(pooled, "b (h c) ... -> b c h ...", h=features.shape[2])
 
     def extra_repr(self) -> str:

@@ -1,0 +1,177 @@
+"""The operations that keep less for the backward pass, against the stock ones: values, derivatives, what is kept."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import gradcheck, gradgradcheck
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+import sepgconv as sg
+from sepgconv import ops
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small features are treated as large ones are, in several chunks."""
+    monkeypatch.setattr(ops, "SMALL", 0)
+    monkeypatch.setattr(ops, "CHUNK", 100)
+
+
+def features(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Random `(b, c, h, y, x)`, in rows."""
+    b, c, h, *space = shape
+    rows = torch.randn(b, *space, h, c, dtype=dtype)
+    return rows.movedim((-1, -2), (1, 2)).detach().requires_grad_()
+
+
+def kept(run, *ignored: torch.Tensor) -> int:
+    """Bytes that the backward pass of `run()` holds on to, besides the tensors that are there anyway."""
+    found: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        found[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        result = run()
+    assert result.requires_grad
+    there = {tensor.untyped_storage().data_ptr() for tensor in ignored}
+    return sum(size for place, size in found.items() if place not in there)
+
+
+NORMS = {
+    "default": {},
+    "cumulative": {"momentum": None},
+    "no weights": {"affine": False},
+    "no statistics": {"track_running_stats": False},
+}
+
+
+@pytest.mark.parametrize("options", NORMS.values(), ids=list(NORMS))
+@pytest.mark.parametrize("shape", [(3, 5, 4, 6, 7), (1, 3, 2, 4, 4), (2, 4, 1, 9), (2, 70, 64, 2, 2)])
+def test_norm_and_relu_in_one(options: dict, shape: tuple[int, ...]) -> None:
+    ours = sg.BatchNorm(shape[1], **options)
+    if ours.affine:
+        nn.init.normal_(ours.weight)
+        nn.init.normal_(ours.bias)
+    stock = copy.deepcopy(ours)
+    for _ in range(3):
+        x = features(*shape)
+        with torch.no_grad():
+            x.mul_(3).add_(5)
+        direction, found = torch.randn_like(x), []
+        for y in (ours.rectified(x), F.relu(stock(x))):
+            found.append(
+                [y, *torch.autograd.grad(y, [x, *ours.parameters(), *stock.parameters()], direction, allow_unused=True)]
+            )
+        (a, da, *rest), (b, db, *others) = found
+        assert_close(a, b, atol=2e-6, rtol=1e-5)
+        assert a.stride() == x.stride()
+        assert_close(da, db, atol=1e-5, rtol=1e-4)
+        count = len(list(ours.parameters()))
+        for slope, other in zip(rest[:count], others[count:], strict=True):
+            assert_close(slope, other, atol=1e-4, rtol=1e-5)
+        for buffer, other in zip(ours.buffers(), stock.buffers(), strict=True):
+            assert_close(buffer, other)
+
+
+def test_norm_and_relu_derivatives() -> None:
+    x = features(2, 3, 2, 3, 3, dtype=torch.float64)
+    weight, bias = (torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(2))
+
+    def run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return ops.norm_relu(x, weight, bias, (None, None), 0.1, 1e-5)
+
+    assert gradcheck(run, (x, weight, bias))
+    assert gradgradcheck(run, (x, weight, bias))
+
+
+def test_norm_and_relu_keep_only_their_input() -> None:
+    norm, x = sg.BatchNorm(4), features(3, 4, 4, 6, 6)
+    assert kept(lambda: norm.rectified(x), x) < 200
+    assert kept(lambda: F.relu(norm(x)), x) > 4 * x.numel()
+
+
+def test_any_layout_is_normalised() -> None:
+    norm, x = sg.BatchNorm(4), torch.randn(2, 4, 4, 5, 5, requires_grad=True)
+    assert_close(norm.rectified(x), F.relu(norm(x)))
+    y, flipped = norm.rectified(features(2, 4, 4, 5, 5)), torch.randn(2, 4, 4, 5, 5)
+    y.backward(flipped)  # a gradient that does not lie in rows
+    with pytest.raises(ValueError, match="more than 1 value"):
+        norm.rectified(torch.randn(1, 4, 1, 1, 1))
+
+
+def test_hooks_of_a_norm_are_called_in_training() -> None:
+    block, seen = sg.ResidualBlock(2, 2, 3, grid=sg.se2(4)), []
+    block.norm1.register_forward_hook(lambda *args: seen.append(args[2]))
+    block.norm2.register_full_backward_hook(lambda *args: seen.append(args[2][0]))
+    block(features(2, 2, 4, 5, 5)).sum().backward()
+    assert len(seen) == 2
+    assert (seen[0] < 0).any()
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_adding_a_shortcut(keep: bool) -> None:
+    x, shortcut = features(2, 3, 4, 5, 5, dtype=torch.float64), features(2, 3, 4, 5, 5, dtype=torch.float64)
+
+    def run(x: torch.Tensor, shortcut: torch.Tensor) -> torch.Tensor:
+        return ops.add_relu(ops.norm_relu(x, None, None, (None, None), 0.1, 1e-5), shortcut, keep)
+
+    expected = F.relu(F.relu(F.batch_norm(x, None, None, training=True)) + shortcut)
+    assert_close(run(x, shortcut), expected)
+    small = [t[:, :, :, :2, :2].detach().requires_grad_() for t in (features(2, 3, 2, 2, 2, dtype=torch.float64),) * 2]
+    small[1] = (small[1].detach() - 0.5).requires_grad_()
+    assert gradcheck(run, small)
+    assert gradgradcheck(run, small)
+    result: list[torch.Tensor] = []
+    size = kept(lambda: result.append(run(x, shortcut)) or result[0], x)
+    assert size < (8 if keep else 1) * x.numel() + 200
+
+
+def test_what_someone_else_keeps_is_not_written_over() -> None:
+    x = features(2, 3, 4, 5, 5)
+    hidden = F.relu(x)
+    before = hidden.detach().clone()
+    ops.add_relu(hidden, x, True).sum().backward()
+    assert torch.equal(hidden, before)
+
+
+@pytest.mark.parametrize("window", [(2, 2, 0), (3, 3, 0), (3, 2, 1), (2, 1, 0)])
+@pytest.mark.parametrize("size", [(8, 6), (7, 5)])
+def test_pooling(window: tuple[int, int, int], size: tuple[int, int]) -> None:
+    x = torch.randint(3, (5, 6, *size)).float()  # many are equal
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    ours, stock = ops.max_pool(x, *window), F.max_pool2d(x, *window)
+    direction = torch.randn_like(stock)
+    assert torch.equal(ours, stock)
+    assert ours.is_contiguous(memory_format=torch.channels_last)
+    for gradient in (direction, direction.contiguous()):
+        a, b = (torch.autograd.grad(y, x, gradient, retain_graph=True)[0] for y in (ours, stock))
+        assert torch.equal(a, b)
+        assert a.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_pooling_derivatives() -> None:
+    x = torch.randn(2, 2, 5, 4, dtype=torch.float64).contiguous(memory_format=torch.channels_last).requires_grad_()
+    assert gradcheck(lambda x: ops.max_pool(x, 2, 2, 0), (x,))
+    assert gradgradcheck(lambda x: ops.max_pool(x, 2, 2, 0), (x,))
+
+
+def test_pooling_keeps_two_bytes_per_maximum() -> None:
+    x = features(3, 4, 4, 8, 8)
+    assert kept(lambda: sg.SpatialPool("max", 2)(x)) == 2 * x.numel() // 4
+
+
+def test_a_block_keeps_one_map_per_convolution_twice() -> None:
+    """Input and output of two convolutions, and the result; nothing that lies in between."""
+    torch.manual_seed(0)
+    block, x = (
+        sg.ResidualBlock(8, 8, 1, grid=sg.se2(4), kernel=sg.KernelConfig(hidden=4, layers=1)),
+        features(4, 8, 4, 12, 12),
+    )
+    maps = kept(lambda: block(x), x, *block.parameters()) / (4 * x.numel())
+    assert 4 <= maps < 5
