@@ -73,8 +73,8 @@ def whitening(kernel: "GroupKernel", factor: Factor, network: KernelNetwork) -> 
     Few sines of low frequency are almost the same function: independent weights would mostly draw multiples of their
     mean, and features would lose all but their lowest frequencies within a few layers. With B the units' inner products
     and β its largest eigenvalue, weights are multiplied by (B + λβ)^(−½): directions well above λ count alike, those
-    below stay small, so that no kernel is made of differences between nearly equal units. λ = 10⁻ⁿ for n coordinates:
-    the units are as many, but the functions to tell apart more.
+    below stay small, so that no kernel is made of differences between nearly equal units. λ = 10⁻ᵐ·(2k)⁻ᵈ for m
+    coordinates of H and d of space: the more points a kernel is sampled on, the more functions are to be told apart.
     """
     seen = factor.coordinates.split()
     spatial = kernel.grid.space if "x" in seen else 0

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import sepgconv as sg
+import sepgconv.ops
 from sepgconv.models._segments import Recomputed
 
 KERNEL = sg.KernelConfig(hidden=8, layers=1)
@@ -34,6 +35,15 @@ def assert_equal_steps(kept: nn.Module, again: nn.Module, x: torch.Tensor, steps
         assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
 
 
+@pytest.fixture(params=[False, True], ids=["small", "large"])
+def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small features are left to stock operations; with `large` they take the way of large ones, in chunks."""
+    if request.param:
+        monkeypatch.setattr(sepgconv.ops, "SMALL", 0)
+        monkeypatch.setattr(sepgconv.ops, "CHUNK", 1000)
+
+
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_recomputed_block_gives_the_same_bits(training: bool, moved: bool) -> None:
@@ -43,6 +53,7 @@ def test_a_recomputed_block_gives_the_same_bits(training: bool, moved: bool) -> 
         assert again.norm1.num_batches_tracked == 3
 
 
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("name", sg.models.list())
 @pytest.mark.parametrize("grid", [sg.se2(4), sg.sim2(2, 2, scale_sampling="random")], ids=str)
 def test_a_recomputed_model_gives_the_same_bits(name: str, grid: sg.Grid) -> None:
