@@ -20,7 +20,8 @@ from sepgconv.kernels import Values
 from sepgconv.ops import piecewise
 from sepgconv.steps import Geometry, SpaceStep, Stage, Step, cheapest, nanoseconds
 
-Features = Float[Tensor, "b c h *space"]
+Features = Float[Tensor, "b i h *space"]
+Result = Float[Tensor, "b j o *out"]
 Weights = list[list[tuple[Tensor, ...]]]
 LAUNCH = 1e6
 """Nanoseconds, forward and backward, that a convolution or a step takes however few the pixels."""
@@ -61,7 +62,7 @@ class Dense:
         geometry: Geometry,
         channels: tuple[int, int],
         bias: Tensor | None = None,
-    ) -> Features:
+    ) -> Result:
         """One convolution from all input elements and channels to all output elements and channels."""
         rows, weight = rearrange(features, "b i h ... -> b ... (h i)"), weights[0][0][0]
         # A channels-last convolution adds up all its terms in one chain. Shorter ones round less, which turns show.
@@ -179,7 +180,7 @@ class Structured:
         geometry: Geometry,
         channels: tuple[int, int],
         bias: Tensor | None = None,
-    ) -> Features:
+    ) -> Result:
         """Runs the steps, for one chunk of output channels after the other."""
         rows, chunks = to_rows(features, geometry.source), []
         steps = self.steps(geometry, channels)

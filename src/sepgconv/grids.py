@@ -116,7 +116,7 @@ class Grid(nn.Module):
     @property
     def reach(self) -> float:
         """How much the largest element of the grid widens a kernel: max_scale, and 1 for rotations."""
-        return math.prod(math.exp(axis.extent) for axis in self.axes if axis.group.period is None)
+        return math.prod((math.exp(axis.extent) for axis in self.axes if axis.group.period is None), start=1.0)
 
     @property
     def nominal(self) -> Float[Tensor, "h dim"]:

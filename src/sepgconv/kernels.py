@@ -12,7 +12,7 @@ from sepgconv.grids import Axis, Grid
 from sepgconv.initialisation import initialise
 from sepgconv.siren import KernelConfig, KernelNetwork
 
-Values = Float[Tensor, "*o_h_k i j"]
+Values = Float[Tensor, "*#o_h_k #i #j"]
 """A term's values `(o…, h…, k, i, j)`: output and input elements (one axis each per part of H), spatial taps, channels;
 axes on which the term is constant have length 1."""
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from einops import rearrange, repeat
@@ -78,6 +78,7 @@ class Stage:
         return (self.before, self.after) == ("i", "j")
 
 
+@runtime_checkable
 class Step(Protocol):
     """One way to take a stage."""
 

@@ -125,7 +125,7 @@ class _Conv(nn.Module):
 
     def _convolve(
         self, features: Float[Tensor, "b i h *space"], norm: nn.modules.batchnorm._BatchNorm | None = None
-    ) -> Float[Tensor, "b j o *space"]:
+    ) -> Float[Tensor, "b j o *out"]:
         like = next(self.kernel.parameters())
         if features.dtype != like.dtype and not torch.is_autocast_enabled(features.device.type):
             raise ValueError(f"input is {features.dtype} but the layer's parameters are {like.dtype}")
@@ -219,7 +219,7 @@ class LiftingConv(_Conv):
         """The grid that the output lives on."""
         return self.kernel.grid
 
-    def forward(self, images: Float[Tensor, "b i *space"]) -> Float[Tensor, "b j h *space"]:
+    def forward(self, images: Float[Tensor, "b i *space"]) -> Float[Tensor, "b j h *out"]:
         """Convolves images with the kernel at every element of the grid."""
         self._check_axes(images, "b, c")
         return self._convolve(images.unsqueeze(2))
@@ -286,14 +286,14 @@ class GroupConv(_Conv):
         assert self.kernel.source is not None
         return self.kernel.source
 
-    def forward(self, features: Float[Tensor, "b i h *space"]) -> Float[Tensor, "b j o *space"]:
+    def forward(self, features: Float[Tensor, "b i h *space"]) -> Float[Tensor, "b j o *out"]:
         """Convolves features on `grid` to features on `out_grid`."""
         self._check(features)
         return self._convolve(features)
 
     def rectified(
         self, features: Float[Tensor, "b i h *space"], norm: nn.modules.batchnorm._BatchNorm
-    ) -> Float[Tensor, "b j o *space"]:
+    ) -> Float[Tensor, "b j o *out"]:
         """`relu(norm(self(features)))`; in eval without gradients the norm becomes part of the kernel.
 
         Modules with hooks are called one by one.
