@@ -107,4 +107,12 @@ def page(summaries: list[tuple[Summary, str, str]], budget: str) -> str:
         "Versions: " + ", ".join(f"{name} {value}" for name, value in versions.items()) + ".",
         "",
     ]
+    lines += overview([summary for summary, _, _ in summaries]) if budget != "smoke" else []
     return "\n".join(lines) + "\n" + "\n".join(section(*summary) for summary in summaries)
+
+
+def overview(summaries: list[Summary]) -> list[str]:
+    """All claims and what became of them, a line each."""
+    judged = [(verdict, summary) for summary in summaries for verdict in verdicts(summary)]
+    rows = [f"| {v.claim['says']} | {v.word} | {s.experiment.id} |" for v, s in judged]
+    return ["| what the paper says | here | experiment |", "|---|---|---|", *rows, ""] if rows else []
