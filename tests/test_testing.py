@@ -53,7 +53,7 @@ def test_act_moves_h_and_says_what_truncation_lost() -> None:
 
 def test_numbers_per_element() -> None:
     grid = sg.se2(8)
-    net = nn.Sequential(sg.LiftingConv(1, 3, 5, grid=grid), nn.ReLU(), sg.GroupConv(3, 3, 5, grid=grid))
+    net = nn.Sequential(sg.LiftingConv(1, 3, 9, grid=grid), nn.ReLU(), sg.GroupConv(3, 3, 9, grid=grid))
     report = equivariance_error(net, smooth_image().float(), grid=grid)
     assert [entry.element for entry in report.exact] == ["rotation 90°", "rotation 180°", "rotation -90°"]
     assert len(report.interpolated) == 4
