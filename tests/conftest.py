@@ -1,4 +1,5 @@
 import os
+from collections.abc import Callable
 
 # Some virtual machines announce AMX and then trap its instructions: bfloat16 would end the test process.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -21,3 +22,24 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def kept_bytes() -> Callable[..., int]:
+    """Bytes that the backward pass of `run()` holds on to, besides the tensors that are there anyway."""
+
+    def count(run: Callable[[], torch.Tensor], *ignored: torch.Tensor) -> int:
+        found: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            result = run()
+        assert result.requires_grad
+        there = {tensor.untyped_storage().data_ptr() for tensor in ignored}
+        return sum(size for place, size in found.items() if place not in there)
+
+    return count

@@ -27,22 +27,6 @@ def features(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return rows.movedim((-1, -2), (1, 2)).detach().requires_grad_()
 
 
-def kept(run, *ignored: torch.Tensor) -> int:
-    """Bytes that the backward pass of `run()` holds on to, besides the tensors that are there anyway."""
-    found: dict[int, int] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        found[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        result = run()
-    assert result.requires_grad
-    there = {tensor.untyped_storage().data_ptr() for tensor in ignored}
-    return sum(size for place, size in found.items() if place not in there)
-
-
 NORMS = {
     "default": {},
     "cumulative": {"momentum": None},
@@ -90,10 +74,10 @@ def test_norm_and_relu_derivatives() -> None:
     assert gradgradcheck(run, (x, weight, bias))
 
 
-def test_norm_and_relu_keep_only_their_input() -> None:
+def test_norm_and_relu_keep_only_their_input(kept_bytes) -> None:
     norm, x = sg.BatchNorm(4), features(3, 4, 4, 6, 6)
-    assert kept(lambda: norm.rectified(x), x) < 200
-    assert kept(lambda: F.relu(norm(x)), x) > 4 * x.numel()
+    assert kept_bytes(lambda: norm.rectified(x), x) < 200
+    assert kept_bytes(lambda: F.relu(norm(x)), x) > 4 * x.numel()
 
 
 def test_any_layout_is_normalised() -> None:
@@ -115,7 +99,7 @@ def test_hooks_of_a_norm_are_called_in_training() -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_adding_a_shortcut(keep: bool) -> None:
+def test_adding_a_shortcut(keep: bool, kept_bytes) -> None:
     x, shortcut = features(2, 3, 4, 5, 5, dtype=torch.float64), features(2, 3, 4, 5, 5, dtype=torch.float64)
 
     def run(x: torch.Tensor, shortcut: torch.Tensor) -> torch.Tensor:
@@ -128,7 +112,7 @@ def test_adding_a_shortcut(keep: bool) -> None:
     assert gradcheck(run, small)
     assert gradgradcheck(run, small)
     result: list[torch.Tensor] = []
-    size = kept(lambda: result.append(run(x, shortcut)) or result[0], x)
+    size = kept_bytes(lambda: result.append(run(x, shortcut)) or result[0], x)
     assert size < (8 if keep else 1) * x.numel() + 200
 
 
@@ -161,17 +145,17 @@ def test_pooling_derivatives() -> None:
     assert gradgradcheck(lambda x: ops.max_pool(x, 2, 2, 0), (x,))
 
 
-def test_pooling_keeps_two_bytes_per_maximum() -> None:
+def test_pooling_keeps_two_bytes_per_maximum(kept_bytes) -> None:
     x = features(3, 4, 4, 8, 8)
-    assert kept(lambda: sg.SpatialPool("max", 2)(x)) == 2 * x.numel() // 4
+    assert kept_bytes(lambda: sg.SpatialPool("max", 2)(x)) == 2 * x.numel() // 4
 
 
-def test_a_block_keeps_one_map_per_convolution_twice() -> None:
+def test_a_block_keeps_one_map_per_convolution_twice(kept_bytes) -> None:
     """Input and output of two convolutions, and the result; nothing that lies in between."""
     torch.manual_seed(0)
     block, x = (
         sg.ResidualBlock(8, 8, 1, grid=sg.se2(4), kernel=sg.KernelConfig(hidden=4, layers=1)),
         features(4, 8, 4, 12, 12),
     )
-    maps = kept(lambda: block(x), x, *block.parameters()) / (4 * x.numel())
+    maps = kept_bytes(lambda: block(x), x, *block.parameters()) / (4 * x.numel())
     assert 4 <= maps < 5

@@ -16,9 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sepgconv.factors import Term
+from sepgconv.geometry import Geometry
 from sepgconv.kernels import Values
 from sepgconv.ops import piecewise
-from sepgconv.steps import Geometry, SpaceStep, Stage, Step, cheapest, nanoseconds
+from sepgconv.steps import SpaceStep, Stage, Step, cheapest, nanoseconds
 
 Features = Float[Tensor, "b i h *space"]
 Result = Float[Tensor, "b j o *out"]
@@ -65,13 +66,8 @@ class Dense:
     ) -> Result:
         """One convolution from all input elements and channels to all output elements and channels."""
         rows, weight = rearrange(features, "b i h ... -> b ... (h i)"), weights[0][0][0]
-        # A channels-last convolution adds up all its terms in one chain. Shorter ones round less, which turns show.
-        parts = math.ceil(weight[0].numel() / 512) if geometry.target else 1
-        pairs = zip(rows.chunk(parts, -1), weight.chunk(parts, -1), strict=True)
-        first, *rest = [geometry.conv(r.contiguous(), w.contiguous()) for r, w in pairs]
-        result = sum(rest, start=first)
-        if bias is not None:
-            result = result + bias.repeat(math.prod(geometry.target))
+        bias = None if bias is None else bias.repeat(math.prod(geometry.target))
+        result = geometry.conv(rows.contiguous(), weight.contiguous(), bias)
         return rearrange(result, "b ... (o j) -> b j o ...", o=math.prod(geometry.target))
 
     def nanoseconds(self, geometry: Geometry, channels: tuple[int, int], pixels: int) -> float:

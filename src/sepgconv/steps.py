@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from sepgconv.geometry import Geometry
 from sepgconv.ops import depthwise, grouped_product
 
 MOVE = 1.7
@@ -23,40 +24,6 @@ MOVE = 1.7
 
 All were measured on AVX-512; only their ratios matter, and a wrong one costs time, never correctness.
 """
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """The sizes that a convolution needs besides its kernel.
-
-    `source` and `target` count the elements along each part of H. `periodic` says which parts are circles, and `reach`
-    how many elements away a kernel still sees something along each part (None: everywhere, or unequal samplings).
-    """
-
-    space: int
-    kernel_size: int
-    stride: int
-    padding: int
-    source: tuple[int, ...]
-    target: tuple[int, ...]
-    periodic: tuple[bool, ...]
-    reach: tuple[int | None, ...]
-
-    @property
-    def taps(self) -> int:
-        """Number of spatial taps."""
-        return self.kernel_size**self.space
-
-    def conv(
-        self, rows: Tensor, weight: Float[Tensor, "out k in"], bias: Tensor | None = None, groups: int = 1
-    ) -> Tensor:
-        """An ordinary convolution over space, `b … in -> b … out`; torch sees it as channels-last."""
-        weight = weight.unflatten(1, (self.kernel_size,) * self.space).movedim(-1, 1)
-        images = rows.movedim(-1, 1)
-        if self.space == 2 and bias is None and groups == len(weight) == images.shape[1]:
-            return depthwise(images, weight, self.stride, (self.padding, self.padding)).movedim(1, -1)
-        convolve = (F.conv1d, F.conv2d, F.conv3d)[self.space - 1]
-        return convolve(images, weight, bias, self.stride, self.padding, 1, groups).movedim(1, -1)
 
 
 @dataclass(frozen=True)
@@ -386,17 +353,7 @@ class SpaceStep:
             bias = repeat(
                 bias, f"j -> ({groups} {outs})", **{n: sizes[n] for n in f"{groups} {outs}".split() if n != "j"}
             )
-        many = rows.shape[-1] // weight.shape[-1]
-        # As in the dense convolution: shorter chains round less, which turns show.
-        parts = -(-weight[0].numel() // 512) if many > 1 and weight.shape[-1] > 1 else 1
-        pieces = zip(rows.unflatten(-1, (many, -1)).chunk(parts, -1), weight.chunk(parts, -1), strict=True)
-        first, *rest = (
-            [self.geometry.conv(r.flatten(-2), w, groups=many) for r, w in pieces]
-            if parts > 1
-            else [self.geometry.conv(rows, weight, bias, groups=many)]
-        )
-        y = sum(rest, start=first)
-        y = y + bias if parts > 1 and bias is not None else y
+        y = self.geometry.conv(rows, weight, bias, groups=rows.shape[-1] // weight.shape[-1])
         return rearrange(y, f"b ... ({groups} {outs}) -> b ... {' '.join([*o, '1 j'])}", **sizes)
 
 

@@ -11,12 +11,12 @@ from torch.nn import functional as F
 
 from sepgconv.factors import LIFTING, Factor, resolve
 from sepgconv.functional import Dense, Structured, Weights
+from sepgconv.geometry import Geometry
 from sepgconv.grids import Grid
 from sepgconv.kernels import GroupKernel
 from sepgconv.nn._check import AXES, floating, hooked, inference, symmetric_sampling, whole
 from sepgconv.nn._norm import affine, rectify
 from sepgconv.siren import KernelConfig
-from sepgconv.steps import Geometry
 
 EXECUTIONS = ("auto", "dense", "structured")
 
