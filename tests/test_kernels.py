@@ -210,3 +210,16 @@ def test_variance_through_six_layers_at_init(group: str) -> None:
         assert 0.8 < mean[0] < 1.25
         assert mean.min() > 0.5, factorisation
         assert mean.max() < 2, factorisation
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_weights_of_all_factors_are_of_one_size_at_init(group: str) -> None:
+    """So that one learning rate is right for all of them."""
+    for factorisation in sg.FACTORISATIONS:
+        if factorisation == "h_separable" and group != "sim2":
+            continue
+        for kernel_size in (3, 7):
+            kernel = sg.GroupConv(16, 16, kernel_size, grid=GROUPS[group](), factorisation=factorisation).kernel
+            sizes = torch.stack([network.last.detach().square().mean().sqrt() for network in kernel.networks])
+            assert_close(sizes, sizes[:1].expand(len(sizes)))
+            assert 0.05 < sizes[0] < 0.8, (factorisation, kernel_size)  # 0.2, but for a factor of 4

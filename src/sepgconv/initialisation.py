@@ -1,6 +1,7 @@
 """How kernel networks are drawn: nearly white kernels, and unit variance through a layer for every factorisation."""
 
 import itertools
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -65,6 +66,19 @@ def initialise(kernel: "GroupKernel") -> None:
     first = kernel.networks[0]
     assert isinstance(first, KernelNetwork)
     first.scale_out(gain.rsqrt().item())
+    _balance([network for network in kernel.networks if isinstance(network, KernelNetwork)])
+
+
+def _balance(networks: list[KernelNetwork]) -> None:
+    """Gives the weights of all factors the same size, their product unchanged.
+
+    A layer is blind to how its size is shared out, but Adam moves all weights by the same step: it would hardly move
+    the large ones, and shake the small ones.
+    """
+    sizes = [network.last.square().mean().sqrt().item() for network in networks]
+    size = math.prod(sizes) ** (1 / len(sizes))
+    for network, own in zip(networks, sizes, strict=True):
+        network.scale_out(size / own)
 
 
 def whitening(kernel: "GroupKernel", factor: Factor, network: KernelNetwork) -> Float[Tensor, "u u"]:

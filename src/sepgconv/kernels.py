@@ -16,6 +16,9 @@ Values = Float[Tensor, "*#o_h_k #i #j"]
 """A term's values `(o…, h…, k, i, j)`: output and input elements (one axis each per part of H), spatial taps, channels;
 axes on which the term is constant have length 1."""
 
+UNIT = 4.0
+"""What a factor's network counts in. Its weights are then about 0.2 at init, for which Adam's usual steps are right."""
+
 
 @dataclass(frozen=True)
 class RelativeOffsets:
@@ -102,7 +105,7 @@ class GroupKernel(nn.Module):
         # |h⁻¹x| in these units ends at 1; the largest scale fills the window.
         self.radius = (kernel_size + 1) / 2 / grid.reach
         self.edge = min(1 / self.radius, 1.0)
-        self.gain = 1 / math.sqrt(channels[0] * self._reference_taps())
+        self.gain = UNIT ** len(factors) / math.sqrt(channels[0] * self._reference_taps())
         rank = range(len(self.names))
         seen = [factor.coordinates.split() for factor in factors]
         parts = [tuple(part for part in rank if self.names[part] in names) for names in seen]

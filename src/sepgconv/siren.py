@@ -94,10 +94,15 @@ class KernelNetwork(nn.Module):
             self.out.weight.uniform_(-math.sqrt(3) * std, math.sqrt(3) * std)
             self.out.bias.zero_()
 
+    @property
+    def last(self) -> nn.Parameter:
+        """The weights of which values are linear: the last layer's, or the values themselves."""
+        return self.out.weight if self.in_features else self.value
+
     @torch.no_grad()
     def scale_out(self, factor: float) -> None:
         """Multiplies all values."""
-        (self.out.weight if self.in_features else self.value).mul_(factor)
+        self.last.mul_(factor)
 
     def forward(self, coordinates: Float[Tensor, "rows n"]) -> Float[Tensor, "rows out"]:
         """Kernel values at the given coordinates."""
