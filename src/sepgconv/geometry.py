@@ -9,6 +9,9 @@ from torch.nn import functional as F
 
 from sepgconv.ops import depthwise
 
+CHAINS = 8
+"""More of them would cost time: each adds up a whole map."""
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -37,16 +40,19 @@ class Geometry:
     ) -> Tensor:
         """An ordinary convolution over space, `b … in -> b … out`; torch sees it as channels-last.
 
-        A channels-last convolution adds up all its terms in one chain. On a group it is split into chains of about 512
-        terms: they round less, which turns show.
+        A channels-last convolution adds up all its terms in one chain. On a group it is split into up to eight chains
+        of about 512 terms: they round less, which turns show.
         """
-        parts = min(math.ceil(weight[0].numel() / 512), weight.shape[-1]) if self.target else 1
+        parts = min(math.ceil(weight[0].numel() / 512), weight.shape[-1], CHAINS) if self.target else 1
         if parts == 1:
             return self._conv(rows, weight, bias, groups)
         pairs = zip(rows.unflatten(-1, (groups, -1)).chunk(parts, -1), weight.chunk(parts, -1), strict=True)
-        first, *rest = [self._conv(r.flatten(-2).contiguous(), w.contiguous(), None, groups) for r, w in pairs]
-        result = sum(rest, start=first)
-        return result if bias is None else result + bias
+        result: Tensor | None = None
+        for part, kernel in pairs:
+            found = self._conv(part.flatten(-2).contiguous(), kernel.contiguous(), None, groups)
+            result = found if result is None else result.add_(found)
+        assert result is not None
+        return result if bias is None else result.add_(bias)
 
     def _conv(self, rows: Tensor, weight: Float[Tensor, "out k in"], bias: Tensor | None, groups: int) -> Tensor:
         weight = weight.unflatten(1, (self.kernel_size,) * self.space).movedim(-1, 1)

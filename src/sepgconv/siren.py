@@ -97,7 +97,9 @@ class KernelNetwork(nn.Module):
     @property
     def last(self) -> nn.Parameter:
         """The weights of which values are linear: the last layer's, or the values themselves."""
-        return self.out.weight if self.in_features else self.value
+        last = self.out.weight if self.in_features else self.value
+        assert isinstance(last, nn.Parameter)
+        return last
 
     @torch.no_grad()
     def scale_out(self, factor: float) -> None:

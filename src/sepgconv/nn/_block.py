@@ -64,6 +64,9 @@ class ResidualBlock(nn.Module):
             shortcut = GroupConv(in_channels, out_channels, 1, kernel=narrow, out_grid=target, **shared)
             shortcut.redraws = False  # conv2 has just moved the grid on which the two are added
             self.shortcut = shortcut
+        for conv in self.children() if checkpoint else ():
+            if isinstance(conv, GroupConv):
+                conv.save_memory()
 
     def forward(self, features: Float[Tensor, "b i h *space"]) -> Float[Tensor, "b j o *space"]:
         """Adds the block's output to the shortcut's."""

@@ -99,6 +99,10 @@ class _Conv(nn.Module):
             self._structured if self._structured.nanoseconds(*sizes) < self._dense.nanoseconds(*sizes) else self._dense
         )
 
+    def save_memory(self) -> None:
+        """Takes large features a few images at a time: less memory, the same numbers, a tenth more time."""
+        self._structured.save_memory()
+
     def _weights(self, executor: Dense | Structured, scale: Tensor | None) -> Weights:
         """The sampled kernel in the executor's form; in eval without gradients it is kept until something changes.
 
