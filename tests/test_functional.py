@@ -183,3 +183,26 @@ def test_translation_is_the_plain_convolution(factorisation: str, size: int) -> 
         )
         assert torch.equal(layer(x)[:, :, 0], same_layout)
     assert_close(layer(x)[:, :, 0], expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("grid", [sg.se2(4, sampling="fixed"), sg.sim2(4, 3, sampling="fixed")], ids=str)
+def test_convolving_in_pieces_changes_nothing(grid: sg.Grid) -> None:
+    factorisation = "separable" if len(grid.axes) == 1 else "h_separable"
+    conv = sg.GroupConv(3, 4, 3, grid=grid, factorisation=factorisation, execution="structured").double()
+    x = torch.randn(5, 3, grid.size, 6, 6, dtype=torch.float64, requires_grad=True)
+    found = []
+    for large, piece in ((1 << 28, 1 << 26), (0, x.nbytes // 2)):
+        conv._structured.large, conv._structured.piece = large, piece
+        y = conv(x)
+        found.append((y, *torch.autograd.grad(y.square().sum(), [x, *conv.parameters()])))
+    for whole, pieces in zip(*found, strict=True):
+        assert_close(pieces, whole)
+
+
+def test_saving_memory_takes_smaller_features_in_pieces() -> None:
+    conv = sg.GroupConv(32, 32, 3, grid=sg.se2(8))
+    sizes, rows = (32, 32), torch.empty(1).expand(64, 28, 28, 8, 48)  # 77 MB, none of which is there
+    steps = conv._structured.steps(conv.geometry, sizes)
+    assert conv._structured._pieces(rows, steps, sizes) == 1
+    conv.save_memory()
+    assert conv._structured._pieces(rows, steps, sizes) == 2
