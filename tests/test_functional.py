@@ -186,17 +186,18 @@ def test_translation_is_the_plain_convolution(factorisation: str, size: int) -> 
 
 
 @pytest.mark.parametrize("grid", [sg.se2(4, sampling="fixed"), sg.sim2(4, 3, sampling="fixed")], ids=str)
-def test_convolving_in_pieces_changes_nothing(grid: sg.Grid) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_convolving_in_pieces_changes_nothing(grid: sg.Grid, dtype: torch.dtype) -> None:
     factorisation = "separable" if len(grid.axes) == 1 else "h_separable"
-    conv = sg.GroupConv(3, 4, 3, grid=grid, factorisation=factorisation, execution="structured").double()
-    x = torch.randn(5, 3, grid.size, 6, 6, dtype=torch.float64, requires_grad=True)
+    conv = sg.GroupConv(3, 4, 3, grid=grid, factorisation=factorisation, execution="structured").to(dtype)
+    x = torch.randn(5, 3, grid.size, 6, 6, dtype=dtype, requires_grad=True)
     found = []
-    for large, piece in ((1 << 28, 1 << 26), (0, x.nbytes // 2)):
+    for large, piece in ((1 << 28, 1 << 26), (0, x.nbytes // 3)):
         conv._structured.large, conv._structured.piece = large, piece
         y = conv(x)
         found.append((y, *torch.autograd.grad(y.square().sum(), [x, *conv.parameters()])))
     for whole, pieces in zip(*found, strict=True):
-        assert_close(pieces, whole)
+        assert (pieces - whole).abs().max() <= (1e-5 if dtype == torch.float32 else 1e-12) * whole.abs().max()
 
 
 def test_saving_memory_takes_smaller_features_in_pieces() -> None:

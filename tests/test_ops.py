@@ -8,7 +8,8 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from sepgconv.ops import depthwise, grouped_product, piecewise
+from sepgconv import ops
+from sepgconv.ops import depthwise, grouped_product, piecewise, unread
 
 
 def images(channels: int = 16, size: tuple[int, int] = (9, 8)) -> torch.Tensor:
@@ -18,7 +19,11 @@ def images(channels: int = 16, size: tuple[int, int] = (9, 8)) -> torch.Tensor:
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("padding", [(0, 0), (2, 2), (1, 3)])
 @pytest.mark.parametrize("kernel", [(1, 1), (5, 5), (1, 5)])
-def test_depthwise_is_a_grouped_convolution(stride: int, padding: tuple[int, int], kernel: tuple[int, int]) -> None:
+@pytest.mark.parametrize("large", [False, True])
+def test_depthwise_is_a_grouped_convolution(
+    stride: int, padding: tuple[int, int], kernel: tuple[int, int], large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ops, "LARGE", 0 if large else ops.LARGE)
     x, weight = images(), torch.randn(16, 1, *kernel, requires_grad=True)
     ours = depthwise(x, weight, stride, padding)
     stock = F.conv2d(x, weight, None, stride, padding, 1, 16)
@@ -31,6 +36,19 @@ def test_depthwise_is_a_grouped_convolution(stride: int, padding: tuple[int, int
     )
     for a, b in pairs:
         assert_close(a, b, atol=2e-5, rtol=1e-5)
+
+
+def test_a_result_that_nobody_reads_has_the_gradients_of_the_right_one() -> None:
+    x, weight = images(), torch.randn(16, 1, 5, 3, requires_grad=True)
+    y = depthwise(x, weight, 2, (2, 1))
+    with unread():
+        blank = depthwise(x, weight, 2, (2, 1))
+    assert (blank.shape, blank.stride()) == (y.shape, y.stride())
+    direction = torch.randn_like(y)
+    found = torch.autograd.grad(blank, (x, weight), direction)
+    for a, b in zip(found, torch.autograd.grad(y, (x, weight), direction), strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(depthwise(x, weight, 2, (2, 1)), y)
 
 
 def test_depthwise_can_be_differentiated_twice() -> None:
@@ -69,7 +87,7 @@ def test_gradients_of_a_grouped_product() -> None:
 
 
 def test_piecewise_is_the_function_itself_with_all_derivatives() -> None:
-    def run(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    def run(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, wanted: bool = True) -> torch.Tensor:
         return (x @ a).sin() @ b
 
     x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
@@ -79,9 +97,9 @@ def test_piecewise_is_the_function_itself_with_all_derivatives() -> None:
         assert_close(piecewise(run, pieces, x, a, frozen), run(x, a, frozen))
         assert gradcheck(lambda x, a, p=pieces: piecewise(run, p, x, a, frozen), (x, a))
         assert gradgradcheck(lambda x, a, p=pieces: piecewise(run, p, x, a, frozen), (x, a))
-    seen: list[int] = []
-    piecewise(lambda x: seen.append(len(x)) or x * 2, 2, x).sum().backward()
-    assert seen == [3, 2, 3, 2]
+    seen: list[tuple[int, bool]] = []
+    piecewise(lambda x, wanted=True: seen.append((len(x), wanted)) or x * 2, 2, x).sum().backward()
+    assert seen == [(2, True), (3, True), (2, False), (3, False)]
 
 
 def test_autocast_decides_the_precision() -> None:

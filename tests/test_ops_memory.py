@@ -98,12 +98,11 @@ def test_hooks_of_a_norm_are_called_in_training() -> None:
     assert (seen[0] < 0).any()
 
 
-@pytest.mark.parametrize("keep", [True, False])
-def test_adding_a_shortcut(keep: bool, kept_bytes) -> None:
+def test_adding_a_shortcut(kept_bytes) -> None:
     x, shortcut = features(2, 3, 4, 5, 5, dtype=torch.float64), features(2, 3, 4, 5, 5, dtype=torch.float64)
 
     def run(x: torch.Tensor, shortcut: torch.Tensor) -> torch.Tensor:
-        return ops.add_relu(ops.norm_relu(x, None, None, (None, None), 0.1, 1e-5), shortcut, keep)
+        return ops.add_relu(ops.norm_relu(x, None, None, (None, None), 0.1, 1e-5), shortcut)
 
     expected = F.relu(F.relu(F.batch_norm(x, None, None, training=True)) + shortcut)
     assert_close(run(x, shortcut), expected)
@@ -113,14 +112,14 @@ def test_adding_a_shortcut(keep: bool, kept_bytes) -> None:
     assert gradgradcheck(run, small)
     result: list[torch.Tensor] = []
     size = kept_bytes(lambda: result.append(run(x, shortcut)) or result[0], x)
-    assert size < (8 if keep else 1) * x.numel() + 200
+    assert size < 8 * x.numel() + 200
 
 
 def test_what_someone_else_keeps_is_not_written_over() -> None:
     x = features(2, 3, 4, 5, 5)
     hidden = F.relu(x)
     before = hidden.detach().clone()
-    ops.add_relu(hidden, x, True).sum().backward()
+    ops.add_relu(hidden, x).sum().backward()
     assert torch.equal(hidden, before)
 
 

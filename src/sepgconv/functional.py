@@ -8,6 +8,7 @@ that is channels-last, so that mixing channels is a matrix product and spatial c
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from sepgconv.factors import Term
 from sepgconv.geometry import Geometry
 from sepgconv.kernels import Values
-from sepgconv.ops import piecewise
+from sepgconv.ops import piecewise, unread
 from sepgconv.steps import SpaceStep, Stage, Step, cheapest, nanoseconds
 
 Features = Float[Tensor, "b i h *space"]
@@ -128,8 +129,8 @@ class Structured:
     """
 
     chunk = 8
-    large, piece = 1 << 28, 1 << 26
-    """Where more than `large` bytes would lie between the steps, features are convolved in pieces of `piece` bytes.
+    large, piece = 1 << 28, 1 << 25
+    """Where more than `large` bytes would lie between the steps, features are convolved in pieces of about `piece`.
 
     That saves memory and costs a tenth of the time. Blocks of less than 32 MB would stay in glibc's heap when they are
     freed, and add to the peak.
@@ -191,29 +192,36 @@ class Structured:
         return chunks[0] if len(chunks) == 1 else torch.cat(chunks, dim=1)
 
     def _run(
-        self, steps: list[Step], counts: list[int], shift: Tensor | None, rows: Tensor, *tensors: Tensor
+        self,
+        steps: list[Step],
+        counts: list[int],
+        shift: Tensor | None,
+        rows: Tensor,
+        *tensors: Tensor,
+        wanted: bool = True,
     ) -> Tensor:
-        """`b … h… i -> b … o… j`."""
+        """`b … h… i -> b … o… j`, or something of that shape with the right gradients if it is not wanted."""
         state, rest = rows.unsqueeze(-1), list(tensors)  # b … h… i j
         for step, count in zip(steps, counts, strict=True):
             weight, rest = rest[:count], rest[count:]
-            final = step is steps[-1]
-            state = (
-                step.apply(state, weight, shift) if final and isinstance(step, SpaceStep) else step.apply(state, weight)
-            )
+            if isinstance(step, SpaceStep):  # the last one
+                with nullcontext() if wanted else unread():
+                    state = step.apply(state, weight, shift)
+            else:
+                state = step.apply(state, weight)
         if shift is not None and not isinstance(steps[-1], SpaceStep):
             state = state + shift
         return state.squeeze(-2)
 
     def save_memory(self) -> None:
         """From now on convolves all but small features in pieces."""
-        self.large = self.piece
+        self.large = 2 * self.piece
 
     def _pieces(self, rows: Tensor, steps: list[Step], channels: tuple[int, int]) -> int:
         """In how many pieces a batch is convolved, so that what lies between the steps stays small."""
-        size = rows.numel() * rows.element_size()
-        between = size * max(channels[1] / channels[0], 1) * (len(steps) - 1)
-        return 1 if self.open or between <= self.large else min(len(rows), math.ceil(size / self.piece))
+        image = math.prod(rows.shape[1:]) * rows.element_size()
+        between = image * len(rows) * max(channels[1] / channels[0], 1) * (len(steps) - 1)
+        return 1 if self.open or between <= self.large else max(len(rows) // math.ceil(self.piece / image), 1)
 
     def nanoseconds(self, geometry: Geometry, channels: tuple[int, int], pixels: int) -> float:
         """What a convolution is expected to take."""

@@ -4,7 +4,10 @@ All are ordinary differentiable functions. Where a fast way does not apply (anot
 second derivative) they are made of stock operations and give the same numbers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import pairwise
 
 import torch
 from einops import rearrange
@@ -20,11 +23,29 @@ def _stock(x: Tensor) -> bool:
     return x.device.type != "cpu" or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu")
 
 
+LARGE = 1 << 18
+"""Numbers in an image that does not fit into a core's cache."""
+LINE = 16
+"""Numbers in a cache line."""
+_UNREAD = ContextVar("unread", default=False)
+
+
+@contextmanager
+def unread() -> Iterator[None]:
+    """Within it a depthwise convolution leaves its result undefined: for when only its gradients are wanted."""
+    token = _UNREAD.set(True)
+    try:
+        yield
+    finally:
+        _UNREAD.reset(token)
+
+
 def depthwise(x: Tensor, weight: Tensor, stride: int = 1, padding: tuple[int, int] = (0, 0)) -> Tensor:
     """A convolution of each channel with its own kernel.
 
     oneDNN's gradient for the weights of a depthwise convolution takes five times as long as the convolution. It is
     itself one, of every image with its gradient as the kernel; done so, image by image, it is three times as fast.
+    The gradient for x is one as well, with the kernel turned round, and that is how it is taken for a stride of 1.
 
     Shapes:
         x `(b, c, y, x)`, channels-last; weight `(c, 1, k, l)`
@@ -39,25 +60,43 @@ class _Depthwise(torch.autograd.Function):
     def forward(ctx, x: Tensor, weight: Tensor, stride: int, padding: tuple[int, int]) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.stride, ctx.padding = stride, padding
+        if _UNREAD.get():
+            sizes = zip(x.shape[2:], weight.shape[2:], padding, strict=True)
+            shape = (*x.shape[:2], *((length + 2 * p - k) // stride + 1 for length, k, p in sizes))
+            return torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
         return F.conv2d(x, weight, None, stride, padding, 1, len(weight))
 
     @staticmethod
     def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        grad, stride, padding = grads[0], ctx.stride, ctx.padding
+        grad, stride, padding = grads[0].contiguous(memory_format=torch.channels_last), ctx.stride, ctx.padding
         dx = dw = None
+        height, width = weight.shape[2:]
         if ctx.needs_input_grad[0]:
-            sizes = (None, [stride] * 2, padding, [1, 1], False, [0, 0], len(weight))
-            dx = torch.ops.aten.convolution_backward(grad, x, weight, *sizes, [True, False, False])[0]
+            around = (height - 1 - padding[0], width - 1 - padding[1])
+            if stride == 1 and min(around) >= 0:
+                dx = F.conv2d(grad, weight.flip(2, 3), None, 1, around, 1, len(weight))
+            else:
+                sizes = (None, [stride] * 2, padding, [1, 1], False, [0, 0], len(weight))
+                dx = torch.ops.aten.convolution_backward(grad, x, weight, *sizes, [True, False, False])[0]
         if ctx.needs_input_grad[1]:
-            grad = grad.contiguous(memory_format=torch.channels_last)
-            height, width = weight.shape[2:]
-            parts = [
-                F.conv2d(image, kernel.unsqueeze(1), None, 1, padding, stride, len(weight))
-                for image, kernel in zip(x.split(1), grad.unbind(), strict=True)
-            ]
-            dw = torch.cat(parts).sum(0).unsqueeze(1)[..., :height, :width]
+            dw = torch.zeros_like(weight)
+            for image, part in zip(x.split(1), grad.unbind(), strict=True):
+                found = F.conv2d(image, _as_kernel(part), None, 1, padding, stride, len(weight))
+                dw += found.transpose(0, 1)[..., :height, :width]
         return dx, dw, None, None
+
+
+def _as_kernel(image: Tensor) -> Tensor:
+    """A channels-last image `(c, y, x)` as the kernel `(c, 1, y, x)` of a depthwise convolution.
+
+    A kernel has its channels outermost in memory. From an image that does not fit into a core's cache, torch would
+    fetch every line anew for each channel in it; so a cache line's worth of channels is taken together first.
+    """
+    if image.numel() < LARGE or len(image) % LINE:
+        return image.unsqueeze(1)
+    tiles = rearrange(image, "(t c) y x -> t y x c", c=LINE).contiguous()
+    return rearrange(tiles, "t y x c -> (t c) 1 y x").contiguous()
 
 
 def grouped_product(x: Tensor, weight: Tensor) -> Tensor:
@@ -91,32 +130,35 @@ class _Grouped(torch.autograd.Function):
         dx = _grouped(grad, weight.mT) if ctx.needs_input_grad[0] else None
         dw = None
         if ctx.needs_input_grad[1]:
-            groups = zip(grad.flatten(0, 2).chunk(len(weight), 1), x.flatten(0, 2).chunk(len(weight), 1), strict=True)
-            dw = torch.stack([g.t() @ f for g, f in groups]).mT
+            dw = torch.zeros_like(weight)
+            for g, f in zip(grad, x, strict=True):  # image by image: a whole batch has more pages than are at hand
+                left, right = (t.reshape(-1, len(weight), t.shape[-1] // len(weight)) for t in (f, g))
+                dw.baddbmm_(left.permute(1, 2, 0), right.transpose(0, 1))
         return dx, dw
 
 
 def piecewise(run: Callable[..., Tensor], pieces: int, x: Tensor, *weights: Tensor) -> Tensor:
-    """`run(x, *weights)` for a few images at a time, keeping nothing but x: the backward pass runs each piece again.
+    """`run(x, *weights)` for some images at a time, keeping nothing but x: the backward pass runs each piece again.
 
-    What lies between x and the result is then only ever there for one piece. That saves memory, and time where it
-    would not have fitted into a cache.
+    What lies between x and the result is then only ever there for one piece. The second run is told by
+    `wanted=False` that nobody reads its result, so that it may leave out its last step.
     """
     if pieces == 1 or _stock(x) or not torch.is_grad_enabled():
         return run(x, *weights)
-    return _Piecewise.apply(run, -(-len(x) // pieces), x, *weights)
+    ends = [len(x) * piece // pieces for piece in range(pieces + 1)]
+    return _Piecewise.apply(run, [slice(*pair) for pair in pairwise(ends)], x, *weights)
 
 
 class _Piecewise(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, run: Callable[..., Tensor], size: int, x: Tensor, *weights: Tensor) -> Tensor:
-        ctx.run, ctx.size = run, size
+    def forward(ctx, run: Callable[..., Tensor], spans: list[slice], x: Tensor, *weights: Tensor) -> Tensor:
+        ctx.run, ctx.spans = run, spans
         ctx.save_for_backward(x, *weights)
         result: Tensor | None = None
-        for start in range(0, len(x), size):
-            piece = run(x[start : start + size], *weights)
+        for span in spans:
+            piece = run(x[span], *weights)
             result = piece.new_empty(len(x), *piece.shape[1:]) if result is None else result
-            result[start : start + size] = piece
+            result[span] = piece
         assert result is not None
         return result
 
@@ -130,11 +172,10 @@ class _Piecewise(torch.autograd.Function):
             return None, None, *(next(found) if need else None for need in needed)
         dx = torch.empty_like(x) if needed[0] else None
         sums: list[Tensor] = []
-        for start in range(0, len(x), ctx.size):
-            span = slice(start, start + ctx.size)
+        for span in ctx.spans:
             leaves = [t.detach().requires_grad_(n) for t, n in zip((x[span], *weights), needed, strict=True)]
             with torch.enable_grad():
-                piece = ctx.run(*leaves)
+                piece = ctx.run(*leaves, wanted=False)
             found = list(torch.autograd.grad(piece, [leaf for leaf in leaves if leaf.requires_grad], grads[0][span]))
             if dx is not None:
                 dx[span] = found.pop(0)
@@ -266,31 +307,26 @@ def _affine(
     return scale.repeat(copies), shift.repeat(copies)
 
 
-def add_relu(hidden: Tensor, shortcut: Tensor, keep: bool) -> Tensor:
-    """`relu(hidden + shortcut)`, written over hidden where that comes from `norm_relu`, which does not need it again.
-
-    With `keep` the backward pass looks at the result, which costs nothing if the next layer keeps it anyway; without
-    it, at one byte per number.
-    """
+def add_relu(hidden: Tensor, shortcut: Tensor) -> Tensor:
+    """`relu(hidden + shortcut)`, written over hidden if that comes from `norm_relu`, which does not need it again."""
     if _stock(hidden) or getattr(hidden.grad_fn, "_forward_cls", None) is not _NormRelu:
         return F.relu(hidden + shortcut, inplace=True)
-    return _AddRelu.apply(hidden, shortcut, keep)
+    return _AddRelu.apply(hidden, shortcut)
 
 
 class _AddRelu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden: Tensor, shortcut: Tensor, keep: bool) -> Tensor:
+    def forward(ctx, hidden: Tensor, shortcut: Tensor) -> Tensor:
         ctx.mark_dirty(hidden)
         hidden.add_(shortcut).relu_()
-        ctx.keep = keep
-        ctx.save_for_backward(hidden if keep else hidden <= 0)
+        ctx.save_for_backward(hidden)
         return hidden
 
     @staticmethod
     def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (kept,) = ctx.saved_tensors
-        grad = torch.ops.aten.threshold_backward(grads[0], kept, 0) if ctx.keep else torch.where(kept, 0, grads[0])
-        return grad, grad, None
+        (result,) = ctx.saved_tensors
+        grad = torch.ops.aten.threshold_backward(grads[0], result, 0)
+        return grad, grad
 
 
 def max_pool(images: Tensor, size: int, stride: int, padding: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from sepgconv.grids import Grid
 from sepgconv.nn._check import inference
 from sepgconv.nn._checkpoint import recompute
 from sepgconv.nn._conv import GroupConv
-from sepgconv.nn._norm import BatchNorm, rectify
+from sepgconv.nn._norm import BatchNorm
 from sepgconv.ops import add_relu
 from sepgconv.siren import KernelConfig
 
@@ -70,23 +71,16 @@ class ResidualBlock(nn.Module):
 
     def forward(self, features: Float[Tensor, "b i h *space"]) -> Float[Tensor, "b j o *space"]:
         """Adds the block's output to the shortcut's."""
-        hidden = self._segment(self._first, (self.conv1, self.norm1), features)
-        return self._segment(self._second, (self.conv2, self.norm2, self.shortcut), hidden, features)
-
-    def _segment(self, function: Callable[..., Tensor], modules: tuple[nn.Module, ...], *inputs: Tensor) -> Tensor:
-        # Two segments hold half of what one would while they are computed again.
-        return recompute(function, modules, *inputs) if self.checkpoint else function(*inputs)
-
-    def _first(self, features: Tensor) -> Tensor:
-        return self.conv1.rectified(features, self.norm1)
-
-    def _second(self, hidden: Tensor, features: Tensor) -> Tensor:
+        hidden = self._segment(partial(self.conv1.rectified, norm=self.norm1), features, self.conv1, self.norm1)
+        hidden = self._segment(partial(self.conv2.rectified, norm=self.norm2), hidden, self.conv2, self.norm2)
+        shortcut = self._segment(self.shortcut, features, self.shortcut)
         if inference():
-            hidden, shortcut = self.conv2.rectified(hidden, self.norm2), self.shortcut(features)
             return F.relu(hidden.add_(shortcut), inplace=True)
-        # The shortcut before the norm: what it needs on its way is gone before another map is made.
-        hidden, shortcut = self.conv2(hidden), self.shortcut(features)
-        return add_relu(rectify(hidden, self.norm2), shortcut, keep=not self.checkpoint)
+        return add_relu(hidden, shortcut)
+
+    def _segment(self, function: Callable[[Tensor], Tensor], features: Tensor, *modules: nn.Module) -> Tensor:
+        """`function(features)`, which runs these modules: what is computed again at a time, so the less the better."""
+        return recompute(function, modules, features) if self.checkpoint else function(features)
 
     def extra_repr(self) -> str:
         """Whether activations are computed again."""
