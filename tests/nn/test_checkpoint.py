@@ -69,6 +69,26 @@ def test_a_recomputed_model_gives_the_same_bits(name: str, grid: sg.Grid) -> Non
     assert_equal_steps(*models, torch.randn(3, 1, 28, 28), steps=2)
 
 
+@pytest.mark.usefixtures("large")
+def test_a_graph_that_is_kept_can_go_backward_again() -> None:
+    """Though each time writes over what it has computed again."""
+    module, x = block(True), torch.randn(2, 2, 4, 6, 6, requires_grad=True)
+    output = module(x).square().mean()
+    wanted = [x, *module.parameters()]
+    first = torch.autograd.grad(output, wanted, retain_graph=True)
+    for a, b in zip(first, torch.autograd.grad(output, wanted), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.usefixtures("large")
+def test_what_a_hook_has_seen_is_not_written_over() -> None:
+    module, seen = block(True), []
+    module.conv2.register_forward_hook(lambda *args: seen.append(args[2]))
+    module(torch.randn(2, 2, 4, 6, 6)).square().mean().backward()
+    first, again = seen
+    assert torch.equal(first, again)
+
+
 def test_a_second_forward_before_backward_does_not_move_the_first_ones_grid() -> None:
     """Each backward pass runs again on the shift that its forward pass has drawn."""
     gradients = []
