@@ -17,7 +17,7 @@ def table(summary: Summary) -> str:
     axes = list(dict.fromkeys(name for row in summary.rows for name in row.axes))
     known = {p.metric for p in published(summary.experiment.id)}
     head, align = list(axes), ["---"] * len(axes)
-    ours = f"ours on {', '.join(summary.substitutes)}" if summary.substitutes else "ours"
+    ours = f"ours on {' and '.join(summary.data)}" if summary.substitutes else "ours"
     for metric, look in recipe["table"].items():
         columns = [f"{look['label']}, published"] if metric in known else []
         columns.append(f"{look['label']}, {ours}" if metric in known else look["label"])
