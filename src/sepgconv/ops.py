@@ -1,4 +1,4 @@
-"""Operations of which torch has only slow versions on a CPU.
+"""Convolutions of which torch has only slow versions on a CPU.
 
 All are ordinary differentiable functions. Where a fast way does not apply (another device, autocast, a compiler, a
 second derivative) they are made of stock operations and give the same numbers.
@@ -14,11 +14,8 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
-Running = tuple[Tensor | None, Tensor | None]
-"""Running mean and variance."""
 
-
-def _stock(x: Tensor) -> bool:
+def stock(x: Tensor) -> bool:
     """Whether to leave everything to torch."""
     return x.device.type != "cpu" or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu")
 
@@ -50,7 +47,7 @@ def depthwise(x: Tensor, weight: Tensor, stride: int = 1, padding: tuple[int, in
     Shapes:
         x `(b, c, y, x)`, channels-last; weight `(c, 1, k, l)`
     """
-    if _stock(x) or x.dtype != torch.float32 or not (weight.requires_grad and torch.is_grad_enabled()):
+    if stock(x) or x.dtype != torch.float32 or not (weight.requires_grad and torch.is_grad_enabled()):
         return F.conv2d(x, weight, None, stride, padding, 1, len(weight))
     return _Depthwise.apply(x, weight, stride, padding)
 
@@ -108,7 +105,7 @@ def grouped_product(x: Tensor, weight: Tensor) -> Tensor:
     Shapes:
         x `(b, y, x, groups·in)`, weight `(groups, in, out)` → `(b, y, x, groups·out)`
     """
-    if _stock(x) or not torch.is_grad_enabled():
+    if stock(x) or not torch.is_grad_enabled():
         return _grouped(x, weight)
     return _Grouped.apply(x, weight)
 
@@ -143,7 +140,7 @@ def piecewise(run: Callable[..., Tensor], pieces: int, x: Tensor, *weights: Tens
     What lies between x and the result is then only ever there for one piece. The second run is told by
     `wanted=False` that nobody reads its result, so that it may leave out its last step.
     """
-    if pieces == 1 or _stock(x) or not torch.is_grad_enabled():
+    if pieces == 1 or stock(x) or not torch.is_grad_enabled():
         return run(x, *weights)
     ends = [len(x) * piece // pieces for piece in range(pieces + 1)]
     return _Piecewise.apply(run, [slice(*pair) for pair in pairwise(ends)], x, *weights)
@@ -182,199 +179,3 @@ class _Piecewise(torch.autograd.Function):
             sums = [a.add_(b) for a, b in zip(sums, found, strict=True)] if sums else found
         rest = iter(sums)
         return None, None, dx, *(next(rest) if need else None for need in needed[1:])
-
-
-CHUNK = 1 << 19
-"""Numbers that are worked on at a time, so that what is written is still in the cache when it is read."""
-SMALL = 1 << 21
-"""Fewer numbers than this are normalised by torch: they stay in the cache anyway."""
-
-
-def _spans(wide: Tensor) -> list[slice]:
-    """Chunks of wide rows."""
-    size = max(CHUNK // wide.shape[1], 1)
-    return [slice(start, start + size) for start in range(0, len(wide), size)]
-
-
-def _wide(features: Tensor) -> Tensor:
-    """Features in rows, several side by side as one: an inner loop over c alone would be too short."""
-    rows, width = rearrange(features, "b c h ... -> b ... h c"), 1
-    for size in reversed(rows.shape):
-        if width > 1 and width * size > 1 << 12:
-            break
-        width *= size
-    return rows.reshape(-1, width)
-
-
-def in_rows(features: Tensor) -> bool:
-    """Whether features `(b, c, h, …)` lie in memory as `(b, …, h, c)`."""
-    return rearrange(features, "b c h ... -> b ... h c").is_contiguous()
-
-
-def _flat_norm(features: Tensor, running: Running, weight: Tensor | None, bias: Tensor | None, *rest: float) -> Tensor:
-    """Stock batch norm in training, without a copy."""
-    rows = rearrange(features, "b c h ... -> b ... h c")
-    flat = F.batch_norm(rows.reshape(-1, rows.shape[-1]), *running, weight, bias, True, *rest)
-    return rearrange(flat.reshape(rows.shape), "b ... h c -> b c h ...")
-
-
-def norm_relu(
-    features: Tensor, weight: Tensor | None, bias: Tensor | None, running: Running, momentum: float, eps: float
-) -> Tensor:
-    """`relu(batch_norm(features))` with the statistics of the batch, keeping nothing but the features.
-
-    Stock operations keep the result as well. Here the backward pass finds out again what was negative, chunk by chunk,
-    on the way to the sums that it needs anyway.
-
-    Shapes:
-        features `(b, c, h, …)`, in rows; all others `(c)`
-    """
-    small = features.numel() < SMALL or features.dtype not in (torch.float32, torch.float64)
-    if small or _stock(features):
-        return F.relu(_flat_norm(features, running, weight, bias, momentum, eps))
-    return _NormRelu.apply(features, weight, bias, running, momentum, eps)
-
-
-class _NormRelu(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx,
-        features: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        running: Running,
-        momentum: float,
-        eps: float,
-    ) -> Tensor:
-        result = torch.empty_like(features)
-        wide, out = _wide(features), _wide(result)
-        mean, variance = torch.batch_norm_update_stats(wide.view(-1, features.shape[1]), *running, momentum)
-        ctx.save_for_backward(features, weight, bias, mean, variance)
-        ctx.eps = eps
-        scale, shift = _affine(wide, weight, bias, mean, variance, eps)
-        for span in _spans(wide):
-            torch.addcmul(shift, wide[span], scale, out=out[span]).relu_()
-        return result
-
-    @staticmethod
-    def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        features, weight, bias, mean, variance = ctx.saved_tensors
-        needed = ctx.needs_input_grad[:3]
-        if torch.is_grad_enabled():  # a second derivative
-            inputs = [t for t, need in zip((features, weight, bias), needed, strict=True) if need]
-            again = F.relu(_flat_norm(features, (None, None), weight, bias, 0.0, ctx.eps))
-            found = iter(torch.autograd.grad(again, inputs, grads[0], create_graph=True))
-            return *(next(found) if need else None for need in needed), None, None, None
-        result = torch.empty_like(features)
-        wide, grad, out = _wide(features), _wide(grads[0]), _wide(result)
-        scale, shift = _affine(wide, weight, bias, mean, variance, ctx.eps)
-        copies = wide.shape[1] // len(mean)
-        centre = mean.repeat(copies)
-        sums = torch.zeros(2, wide.shape[1], dtype=torch.float64)
-        scratch = torch.empty_like(wide[_spans(wide)[0]])
-        for span in _spans(wide):
-            x, passed = wide[span], out[span]
-            buffer = torch.addcmul(shift, x, scale, out=scratch[: len(x)])
-            torch.ops.aten.threshold_backward.grad_input(grad[span], buffer, 0, grad_input=passed)
-            sums[0] += passed.sum(0)
-            sums[1] += torch.sub(x, centre, out=buffer).mul_(passed).sum(0)
-        total, dot = sums.view(2, copies, -1).sum(1)
-        inverse = (variance.double() + ctx.eps).rsqrt()
-        if needed[0]:
-            count = features.numel() // len(mean)
-            slope = inverse if weight is None else inverse * weight
-            along = -slope * inverse.square() * dot / count
-            offset = -slope * total / count - along * mean
-            slope, along, offset = (t.to(features.dtype).repeat(copies) for t in (slope, along, offset))
-            for span in _spans(wide):
-                x, passed = wide[span], out[span]
-                buffer = torch.addcmul(offset, x, along, out=scratch[: len(x)])
-                torch.addcmul(buffer, passed, slope, out=passed)
-        dx = result if needed[0] else None
-        dw = (dot * inverse).to(features.dtype) if needed[1] else None
-        return dx, dw, total.to(features.dtype) if needed[2] else None, None, None, None
-
-
-def _affine(
-    wide: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    """What a norm multiplies wide rows by, and what it adds."""
-    scale = (variance + eps).rsqrt()
-    scale = scale if weight is None else scale * weight
-    shift = -mean * scale
-    shift = shift if bias is None else shift + bias
-    copies = wide.shape[1] // len(mean)
-    return scale.repeat(copies), shift.repeat(copies)
-
-
-def add_relu(hidden: Tensor, shortcut: Tensor) -> Tensor:
-    """`relu(hidden + shortcut)`, written over hidden if that comes from `norm_relu`, which does not need it again."""
-    if _stock(hidden) or getattr(hidden.grad_fn, "_forward_cls", None) is not _NormRelu:
-        return F.relu(hidden + shortcut, inplace=True)
-    return _AddRelu.apply(hidden, shortcut)
-
-
-class _AddRelu(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, hidden: Tensor, shortcut: Tensor) -> Tensor:
-        ctx.mark_dirty(hidden)
-        hidden.add_(shortcut).relu_()
-        ctx.save_for_backward(hidden)
-        return hidden
-
-    @staticmethod
-    def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (result,) = ctx.saved_tensors
-        grad = torch.ops.aten.threshold_backward(grads[0], result, 0)
-        return grad, grad
-
-
-def max_pool(images: Tensor, size: int, stride: int, padding: int) -> Tensor:
-    """Stock max pooling that keeps two bytes per maximum, where it was found, instead of the input and eight bytes.
-
-    Shapes:
-        images `(b, c, y, x)`, channels-last
-    """
-    large = images.shape[2] * images.shape[3] > torch.iinfo(torch.int16).max
-    if _stock(images) or large or not (images.requires_grad and torch.is_grad_enabled()):
-        return F.max_pool2d(images, size, stride, padding)
-    return _MaxPool.apply(images, [size] * 2, [stride] * 2, [padding] * 2)
-
-
-class _MaxPool(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, images: Tensor, *window: list[int]) -> Tensor:
-        size = [
-            (length + 2 * p - k) // stride + 1 for length, k, stride, p in zip(images.shape[2:], *window, strict=True)
-        ]
-        shape, layout = (*images.shape[:2], *size), torch.channels_last
-        result = torch.empty(shape, dtype=images.dtype, memory_format=layout)
-        places = torch.empty(shape, dtype=torch.int16, memory_format=layout)
-        chunk = _images(images)
-        for part, out, place in zip(images.split(chunk), result.split(chunk), places.split(chunk), strict=True):
-            found = torch.empty(out.shape, dtype=torch.int64, memory_format=layout)
-            torch.ops.aten.max_pool2d_with_indices.out(part, *window, out=out, indices=found)
-            place.copy_(found)
-        ctx.save_for_backward(places)
-        ctx.window, ctx.shape = window, images.shape
-        return result
-
-    @staticmethod
-    def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (places,), grad = ctx.saved_tensors, grads[0]
-        if torch.is_grad_enabled():  # a second derivative
-            flat = grad.new_zeros(*ctx.shape[:2], ctx.shape[2] * ctx.shape[3])
-            flat = flat.scatter_add(2, places.flatten(2).long(), grad.flatten(2))
-            return flat.reshape(ctx.shape), None, None, None
-        result = torch.empty(ctx.shape, dtype=grad.dtype, memory_format=torch.channels_last)
-        size = _images(result)
-        for out, slope, place in zip(result.split(size), grad.split(size), places.split(size), strict=True):
-            torch.ops.aten.max_pool2d_with_indices_backward.grad_input(
-                slope, out, *ctx.window, [1, 1], False, place.long(), grad_input=out
-            )
-        return result, None, None, None
-
-
-def _images(images: Tensor) -> int:
-    """How many images are pooled at a time: few calls, and little that is eight bytes long."""
-    return max(8 * CHUNK // images[0].numel(), 1)

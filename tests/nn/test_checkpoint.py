@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import sepgconv as sg
-import sepgconv.ops
+import sepgconv.lean
 from sepgconv.models._segments import Recomputed
 
 KERNEL = sg.KernelConfig(hidden=8, layers=1)
@@ -41,8 +41,8 @@ def assert_equal_steps(kept: nn.Module, again: nn.Module, x: torch.Tensor, steps
 def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small features are left to stock operations; with `large` they take the way of large ones, in chunks."""
     if request.param:
-        monkeypatch.setattr(sepgconv.ops, "SMALL", 0)
-        monkeypatch.setattr(sepgconv.ops, "CHUNK", 1000)
+        monkeypatch.setattr(sepgconv.lean, "SMALL", 0)
+        monkeypatch.setattr(sepgconv.lean, "CHUNK", 1000)
 
 
 @pytest.mark.usefixtures("large")
@@ -71,7 +71,7 @@ def test_a_recomputed_model_gives_the_same_bits(name: str, grid: sg.Grid) -> Non
 
 @pytest.mark.usefixtures("large")
 def test_a_graph_that_is_kept_can_go_backward_again() -> None:
-    """Though each time writes over what it has computed again."""
+    """What is computed again is computed for each pass."""
     module, x = block(True), torch.randn(2, 2, 4, 6, 6, requires_grad=True)
     output = module(x).square().mean()
     wanted = [x, *module.parameters()]

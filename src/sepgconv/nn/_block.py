@@ -10,11 +10,11 @@ from torch.nn import functional as F
 
 from sepgconv.factors import Factor
 from sepgconv.grids import Grid
+from sepgconv.lean import add_relu
 from sepgconv.nn._check import inference
 from sepgconv.nn._checkpoint import recompute
 from sepgconv.nn._conv import GroupConv
 from sepgconv.nn._norm import BatchNorm
-from sepgconv.ops import add_relu
 from sepgconv.siren import KernelConfig
 
 

@@ -5,8 +5,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sepgconv.lean import in_rows, norm_relu
 from sepgconv.nn._check import floating, hooked
-from sepgconv.ops import in_rows, norm_relu
 
 
 def affine(norm: nn.modules.batchnorm._BatchNorm) -> tuple[Float[Tensor, "c"], Float[Tensor, "c"]]:

@@ -6,8 +6,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sepgconv.lean import max_pool
 from sepgconv.nn._check import floating, symmetric_sampling, whole
-from sepgconv.ops import max_pool
 
 REDUCTIONS = ("max", "mean", "sum")
 

@@ -10,14 +10,14 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import sepgconv as sg
-from sepgconv import ops
+from sepgconv import lean
 
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small features are treated as large ones are, in several chunks."""
-    monkeypatch.setattr(ops, "SMALL", 0)
-    monkeypatch.setattr(ops, "CHUNK", 100)
+    monkeypatch.setattr(lean, "SMALL", 0)
+    monkeypatch.setattr(lean, "CHUNK", 100)
 
 
 def features(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -68,7 +68,7 @@ def test_norm_and_relu_derivatives() -> None:
     weight, bias = (torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(2))
 
     def run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return ops.norm_relu(x, weight, bias, (None, None), 0.1, 1e-5)
+        return lean.norm_relu(x, weight, bias, (None, None), 0.1, 1e-5)
 
     assert gradcheck(run, (x, weight, bias))
     assert gradgradcheck(run, (x, weight, bias))
@@ -102,7 +102,7 @@ def test_adding_a_shortcut(kept_bytes) -> None:
     x, shortcut = features(2, 3, 4, 5, 5, dtype=torch.float64), features(2, 3, 4, 5, 5, dtype=torch.float64)
 
     def run(x: torch.Tensor, shortcut: torch.Tensor) -> torch.Tensor:
-        return ops.add_relu(ops.norm_relu(x, None, None, (None, None), 0.1, 1e-5), shortcut)
+        return lean.add_relu(lean.norm_relu(x, None, None, (None, None), 0.1, 1e-5), shortcut)
 
     expected = F.relu(F.relu(F.batch_norm(x, None, None, training=True)) + shortcut)
     assert_close(run(x, shortcut), expected)
@@ -119,7 +119,7 @@ def test_what_someone_else_keeps_is_not_written_over() -> None:
     x = features(2, 3, 4, 5, 5)
     hidden = F.relu(x)
     before = hidden.detach().clone()
-    ops.add_relu(hidden, x).sum().backward()
+    lean.add_relu(hidden, x).sum().backward()
     assert torch.equal(hidden, before)
 
 
@@ -128,7 +128,7 @@ def test_what_someone_else_keeps_is_not_written_over() -> None:
 def test_pooling(window: tuple[int, int, int], size: tuple[int, int]) -> None:
     x = torch.randint(3, (5, 6, *size)).float()  # many are equal
     x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
-    ours, stock = ops.max_pool(x, *window), F.max_pool2d(x, *window)
+    ours, stock = lean.max_pool(x, *window), F.max_pool2d(x, *window)
     direction = torch.randn_like(stock)
     assert torch.equal(ours, stock)
     assert ours.is_contiguous(memory_format=torch.channels_last)
@@ -140,8 +140,8 @@ def test_pooling(window: tuple[int, int, int], size: tuple[int, int]) -> None:
 
 def test_pooling_derivatives() -> None:
     x = torch.randn(2, 2, 5, 4, dtype=torch.float64).contiguous(memory_format=torch.channels_last).requires_grad_()
-    assert gradcheck(lambda x: ops.max_pool(x, 2, 2, 0), (x,))
-    assert gradgradcheck(lambda x: ops.max_pool(x, 2, 2, 0), (x,))
+    assert gradcheck(lambda x: lean.max_pool(x, 2, 2, 0), (x,))
+    assert gradgradcheck(lambda x: lean.max_pool(x, 2, 2, 0), (x,))
 
 
 def test_pooling_keeps_two_bytes_per_maximum(kept_bytes) -> None:
