@@ -22,22 +22,37 @@ def result(run: Run, value: float = 1.0) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Note:
-    """Notes in a file which runs were begun and ended, and where."""
+    """Notes in a file which runs were begun and ended, and where.
+
+    A run on the node `doomed` never ends, and none ends elsewhere before one was begun there: whoever kills that node
+    then can be sure to do so in the middle of a run.
+    """
 
     folder: str
     seconds: float = 0.0
     threads: int = 1
+    doomed: str = ""
 
     def __call__(self, run: Run) -> dict[str, Any]:
         self.note(run, "begin")
         time.sleep(self.seconds)
+        while self.doomed and (where() == self.doomed or not self.begun_at(self.doomed)):
+            time.sleep(0.05)
         self.note(run, "end")
         return result(run)
 
     def note(self, run: Run, what: str) -> None:
-        where = os.environ.get("RAY_NODE_ID", "")
         with (Path(self.folder) / f"{what}-{run.name}").open("a") as file:
-            file.write(f"{where or node()} {os.getpid()}\n")
+            file.write(f"{where()} {os.getpid()}\n")
+
+    def begun_at(self, node: str) -> list[str]:
+        """Runs that were begun on `node`."""
+        notes = Path(self.folder).glob("begin-*")
+        return [path.name.removeprefix("begin-") for path in notes if node in path.read_text().split()]
+
+
+def where() -> str:
+    return os.environ.get("RAY_NODE_ID", "") or node()
 
 
 def node() -> str:

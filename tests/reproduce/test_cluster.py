@@ -61,15 +61,14 @@ def entries(folder: Path, what: str) -> list[tuple[str, str]]:
 def test_a_node_is_lost_and_every_run_is_finished_once(cluster, tmp_path: Path, runs: list[Run]) -> None:
     store, folder = Store(tmp_path / "results"), tmp_path / "notes"
     folder.mkdir()
+    job = Note(str(folder), seconds=0.3, doomed=cluster.second.node_id)
     killed: list[str] = []
 
     def kill_when_it_works() -> None:
-        """Kills the second node as soon as it has begun a run and not ended it."""
+        """Kills the second node, which is at a run that never ends there, when the first has ended two."""
         for _ in range(2400):
-            ended = entries(folder, "end")
-            open_there = [e for e in entries(folder, "begin") if e[1] == cluster.second.node_id and e not in ended]
-            if open_there and len(ended) >= 2:
-                killed.extend(name for name, _ in open_there)
+            if len(entries(folder, "end")) >= 2:
+                killed.extend(job.begun_at(job.doomed))
                 cluster.remove_node(cluster.second, allow_graceful=False)
                 return
             time.sleep(0.05)
@@ -84,7 +83,7 @@ def test_a_node_is_lost_and_every_run_is_finished_once(cluster, tmp_path: Path, 
             runs,
             store,
             OnRay(cluster.address),
-            job=Note(str(folder), seconds=1.0),
+            job=job,
             console=Console(file=(tmp_path / "log").open("w")),
         )
     killer.join()
@@ -93,9 +92,8 @@ def test_a_node_is_lost_and_every_run_is_finished_once(cluster, tmp_path: Path, 
     assert sorted(written) == sorted(run.name for run in runs)
     ends = [name for name, _ in entries(folder, "end")]
     assert sorted(ends) == sorted(run.name for run in runs)
-    begun = entries(folder, "begin")
-    assert {node for name, node in begun if name in killed} >= {cluster.second.node_id}
-    assert sum(name == killed[0] for name, _ in begun) == 2  # once there in vain, once on the node that is left
+    for name in killed:  # begun there in vain, then on the node that is left
+        assert [node == job.doomed for run, node in entries(folder, "begin") if run == name] == [True, False]
     again = sweep(runs, store, OnRay(cluster.address), job=Note(str(folder)), console=Console(quiet=True))
     assert (again.there, again.done) == (len(runs), 0)
 
