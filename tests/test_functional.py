@@ -187,9 +187,11 @@ def test_translation_is_the_plain_convolution(factorisation: str, size: int) -> 
 
 @pytest.mark.parametrize("grid", [sg.se2(4, sampling="fixed"), sg.sim2(4, 3, sampling="fixed")], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_convolving_in_pieces_changes_nothing(grid: sg.Grid, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("size", [1, 3])
+def test_convolving_in_pieces_changes_nothing(grid: sg.Grid, dtype: torch.dtype, size: int) -> None:
     factorisation = "separable" if len(grid.axes) == 1 else "h_separable"
-    conv = sg.GroupConv(3, 4, 3, grid=grid, factorisation=factorisation, execution="structured").to(dtype)
+    conv = sg.GroupConv(3, 4, size, grid=grid, factorisation=factorisation, execution="structured", bias=True).to(dtype)
+    torch.nn.init.normal_(conv.bias)
     x = torch.randn(5, 3, grid.size, 6, 6, dtype=dtype, requires_grad=True)
     found = []
     for large, piece in ((1 << 28, 1 << 26), (0, x.nbytes // 3)):

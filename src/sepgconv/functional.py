@@ -182,12 +182,11 @@ class Structured:
         """Runs the steps, for one chunk of output channels after the other."""
         rows, chunks = to_rows(features, geometry.source), []
         steps = self.steps(geometry, channels)
-        shifts = [None] * len(weights) if bias is None else bias.split(self._width(channels))
+        shifts = [()] * len(weights) if bias is None else [(part,) for part in bias.split(self._width(channels))]
         for chunk, shift in zip(weights, shifts, strict=True):
-            counts = [len(weight) for weight in chunk]
-            run = partial(self._run, steps, counts, shift)
-            pieces = self._pieces(rows, steps, channels)
-            state = piecewise(run, pieces, rows, *(tensor for weight in chunk for tensor in weight))
+            run = partial(self._run, steps, [len(weight) for weight in chunk])
+            tensors = [tensor for weight in chunk for tensor in weight]
+            state = piecewise(run, self._pieces(rows, steps, channels), rows, *tensors, *shift)
             chunks.append(from_rows(state, len(geometry.target)))
         return chunks[0] if len(chunks) == 1 else torch.cat(chunks, dim=1)
 
@@ -195,13 +194,21 @@ class Structured:
         self,
         steps: list[Step],
         counts: list[int],
-        shift: Tensor | None,
         rows: Tensor,
         *tensors: Tensor,
         wanted: bool = True,
     ) -> Tensor:
-        """`b … h… i -> b … o… j`, or something of that shape with the right gradients if it is not wanted."""
+        """`b … h… i -> b … o… j`, or something of that shape with the right gradients if it is not wanted.
+
+        Args:
+            steps: what to do.
+            counts: how many of the tensors are each step's weights; what is left is the bias.
+            rows: features.
+            tensors: weights, and a bias if there is one.
+            wanted: whether somebody reads the result.
+        """
         state, rest = rows.unsqueeze(-1), list(tensors)  # b … h… i j
+        shift = rest.pop() if len(rest) > sum(counts) else None
         for step, count in zip(steps, counts, strict=True):
             weight, rest = rest[:count], rest[count:]
             if isinstance(step, SpaceStep):  # the last one
