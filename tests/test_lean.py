@@ -54,7 +54,7 @@ def test_norm_and_relu_in_one(options: dict, shape: tuple[int, ...]) -> None:
             )
         (a, da, *rest), (b, db, *others) = found
         assert_close(a, b, atol=2e-6, rtol=1e-5)
-        assert a.stride() == x.stride()
+        assert lean.in_rows(a)
         assert_close(da, db, atol=1e-5, rtol=1e-4)
         count = len(list(ours.parameters()))
         for slope, other in zip(rest[:count], others[count:], strict=True):
@@ -78,6 +78,22 @@ def test_norm_and_relu_keep_only_their_input(kept_bytes) -> None:
     norm, x = sg.BatchNorm(4), features(3, 4, 4, 6, 6)
     assert kept_bytes(lambda: norm.rectified(x), x) < 200
     assert kept_bytes(lambda: F.relu(norm(x)), x) > 4 * x.numel()
+
+
+def test_a_private_gradient_is_written_over() -> None:
+    norm, x = sg.BatchNorm(4), features(3, 4, 4, 6, 6)
+    direction = torch.randn_like(x)
+    expected = torch.autograd.grad(F.relu(norm(x)), x, direction)
+    for private in (False, True):
+        grad = direction.clone()
+        (found,) = torch.autograd.grad(norm.rectified(x, private=private), x, grad)
+        assert_close(found, *expected, atol=1e-5, rtol=1e-4)
+        assert (found.data_ptr() == grad.data_ptr()) == private
+        assert torch.equal(grad, direction) != private
+    flipped = direction.contiguous()
+    (found,) = torch.autograd.grad(norm.rectified(x, private=True), x, flipped)
+    assert_close(found, *expected, atol=1e-5, rtol=1e-4)
+    assert torch.equal(flipped, direction)
 
 
 def test_any_layout_is_normalised() -> None:

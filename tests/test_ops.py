@@ -102,6 +102,24 @@ def test_piecewise_is_the_function_itself_with_all_derivatives() -> None:
     assert seen == [(2, True), (3, True), (2, False), (3, False)]
 
 
+def test_a_private_gradient_is_written_over() -> None:
+    def run(x: torch.Tensor, a: torch.Tensor, wanted: bool = True) -> torch.Tensor:
+        return (x @ a).sin()
+
+    x, a = torch.randn(5, 2, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True)
+    direction = torch.randn(5, 2, 3)
+    expected = torch.autograd.grad(run(x, a), [x, a], direction)
+    for private in (False, True):
+        grad = direction.clone()
+        found = torch.autograd.grad(piecewise(run, 2, x, a, private=private), [x, a], grad)
+        assert_close(found, expected)
+        assert (found[0].data_ptr() == grad.data_ptr()) == private
+        assert torch.equal(grad, direction) != private
+    other = torch.randn(3, 4)  # of another shape: there is nothing to write over
+    found = torch.autograd.grad(piecewise(run, 2, x, other, private=True), x, torch.ones(5, 2, 4))
+    assert_close(found, torch.autograd.grad(run(x, other), x, torch.ones(5, 2, 4)))
+
+
 def test_autocast_decides_the_precision() -> None:
     calls = {
         "depthwise": lambda: depthwise(images(), torch.randn(16, 1, 3, 3, requires_grad=True), 1, (1, 1)),

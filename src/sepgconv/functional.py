@@ -64,6 +64,8 @@ class Dense:
         geometry: Geometry,
         channels: tuple[int, int],
         bias: Tensor | None = None,
+        *,
+        private: bool = False,
     ) -> Result:
         """One convolution from all input elements and channels to all output elements and channels."""
         rows, weight = rearrange(features, "b i h ... -> b ... (h i)"), weights[0][0][0]
@@ -178,15 +180,18 @@ class Structured:
         geometry: Geometry,
         channels: tuple[int, int],
         bias: Tensor | None = None,
+        *,
+        private: bool = False,
     ) -> Result:
-        """Runs the steps, for one chunk of output channels after the other."""
+        """Runs the steps, for one chunk of output channels after the other; `private` is as in `piecewise`."""
         rows, chunks = to_rows(features, geometry.source), []
         steps = self.steps(geometry, channels)
         shifts = [()] * len(weights) if bias is None else [(part,) for part in bias.split(self._width(channels))]
         for chunk, shift in zip(weights, shifts, strict=True):
             run = partial(self._run, steps, [len(weight) for weight in chunk])
             tensors = [tensor for weight in chunk for tensor in weight]
-            state = piecewise(run, self._pieces(rows, steps, channels), rows, *tensors, *shift)
+            pieces, alone = self._pieces(rows, steps, channels), private and len(weights) == 1
+            state = piecewise(run, pieces, rows, *tensors, *shift, private=alone)
             chunks.append(from_rows(state, len(geometry.target)))
         return chunks[0] if len(chunks) == 1 else torch.cat(chunks, dim=1)
 

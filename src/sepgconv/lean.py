@@ -47,12 +47,21 @@ def _flat_norm(features: Tensor, running: Running, weight: Tensor | None, bias: 
 
 
 def norm_relu(
-    features: Tensor, weight: Tensor | None, bias: Tensor | None, running: Running, momentum: float, eps: float
+    features: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running: Running,
+    momentum: float,
+    eps: float,
+    *,
+    private: bool = False,
 ) -> Tensor:
     """`relu(batch_norm(features))` with the statistics of the batch, keeping nothing but the features.
 
     Stock operations keep the result as well. Here the backward pass finds out again what was negative, chunk by chunk,
-    on the way to the sums that it needs anyway.
+    on the way to the sums that it needs anyway. What is kept is kept before the result is written: a checkpoint that
+    runs this again as its last operation stops in between. A result that is `private` goes to one operation that hands
+    back a gradient of its own: the features' gradient is written over it.
 
     Shapes:
         features `(b, c, h, …)`, in rows; all others `(c)`
@@ -60,10 +69,29 @@ def norm_relu(
     small = features.numel() < SMALL or features.dtype not in (torch.float32, torch.float64)
     if small or stock(features):
         return F.relu(_flat_norm(features, running, weight, bias, momentum, eps))
-    return _NormRelu.apply(features, weight, bias, running, momentum, eps)
+    features, mean, variance = _Kept.apply(features, weight, bias, running, momentum, eps, private)
+    return _NormRelu.apply(features, *_affine(features, weight, bias, mean, variance, eps))
 
 
 class _NormRelu(torch.autograd.Function):
+    """Writes the result, and leaves the gradient to `_Kept`."""
+
+    @staticmethod
+    def forward(ctx, features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        result = torch.empty_like(features)
+        wide, out = _wide(features), _wide(result)
+        for span in _spans(wide):
+            torch.addcmul(shift, wide[span], scale, out=out[span]).relu_()
+        return result
+
+    @staticmethod
+    def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return grads[0], None, None
+
+
+class _Kept(torch.autograd.Function):
+    """The features as they are, and their mean and variance, with the gradient of `relu(batch_norm(features))`."""
+
     @staticmethod
     def forward(
         ctx,
@@ -73,16 +101,14 @@ class _NormRelu(torch.autograd.Function):
         running: Running,
         momentum: float,
         eps: float,
-    ) -> Tensor:
-        result = torch.empty_like(features)
-        wide, out = _wide(features), _wide(result)
-        mean, variance = torch.batch_norm_update_stats(wide.view(-1, features.shape[1]), *running, momentum)
+        private: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        flat = _wide(features).view(-1, features.shape[1])
+        mean, variance = torch.batch_norm_update_stats(flat, *running, momentum)
         ctx.save_for_backward(features, weight, bias, mean, variance)
-        ctx.eps = eps
-        scale, shift = _affine(wide, weight, bias, mean, variance, eps)
-        for span in _spans(wide):
-            torch.addcmul(shift, wide[span], scale, out=out[span]).relu_()
-        return result
+        ctx.mark_non_differentiable(mean, variance)
+        ctx.eps, ctx.private = eps, private
+        return features, mean, variance
 
     @staticmethod
     def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -92,10 +118,10 @@ class _NormRelu(torch.autograd.Function):
             inputs = [t for t, need in zip((features, weight, bias), needed, strict=True) if need]
             again = F.relu(_flat_norm(features, (None, None), weight, bias, 0.0, ctx.eps))
             found = iter(torch.autograd.grad(again, inputs, grads[0], create_graph=True))
-            return *(next(found) if need else None for need in needed), None, None, None
-        result = torch.empty_like(features)
+            return *(next(found) if need else None for need in needed), None, None, None, None
+        result = grads[0] if ctx.private and in_rows(grads[0]) else torch.empty_like(features)
         wide, grad, out = _wide(features), _wide(grads[0]), _wide(result)
-        scale, shift = _affine(wide, weight, bias, mean, variance, ctx.eps)
+        scale, shift = _affine(features, weight, bias, mean, variance, ctx.eps)
         copies = wide.shape[1] // len(mean)
         centre = mean.repeat(copies)
         sums = torch.zeros(2, wide.shape[1], dtype=torch.float64)
@@ -120,18 +146,19 @@ class _NormRelu(torch.autograd.Function):
                 torch.addcmul(buffer, passed, slope, out=passed)
         dx = result if needed[0] else None
         dw = (dot * inverse).to(features.dtype) if needed[1] else None
-        return dx, dw, total.to(features.dtype) if needed[2] else None, None, None, None
+        return dx, dw, total.to(features.dtype) if needed[2] else None, None, None, None, None
 
 
+@torch.no_grad()
 def _affine(
-    wide: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, eps: float
+    features: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """What a norm multiplies wide rows by, and what it adds."""
+    """What a norm multiplies wide rows of features by, and what it adds."""
     scale = (variance + eps).rsqrt()
     scale = scale if weight is None else scale * weight
     shift = -mean * scale
     shift = shift if bias is None else shift + bias
-    copies = wide.shape[1] // len(mean)
+    copies = _wide(features).shape[1] // len(mean)
     return scale.repeat(copies), shift.repeat(copies)
 
 

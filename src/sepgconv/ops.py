@@ -134,22 +134,25 @@ class _Grouped(torch.autograd.Function):
         return dx, dw
 
 
-def piecewise(run: Callable[..., Tensor], pieces: int, x: Tensor, *weights: Tensor) -> Tensor:
+def piecewise(run: Callable[..., Tensor], pieces: int, x: Tensor, *weights: Tensor, private: bool = False) -> Tensor:
     """`run(x, *weights)` for some images at a time, keeping nothing but x: the backward pass runs each piece again.
 
     What lies between x and the result is then only ever there for one piece. The second run is told by
-    `wanted=False` that nobody reads its result, so that it may leave out its last step.
+    `wanted=False` that nobody reads its result, so that it may leave out its last step. A result that is `private`
+    goes to one operation that hands back a gradient of its own: x's gradient is written over it, if it has its shape.
     """
     if pieces == 1 or stock(x) or not torch.is_grad_enabled():
         return run(x, *weights)
     ends = [len(x) * piece // pieces for piece in range(pieces + 1)]
-    return _Piecewise.apply(run, [slice(*pair) for pair in pairwise(ends)], x, *weights)
+    return _Piecewise.apply(run, [slice(*pair) for pair in pairwise(ends)], private, x, *weights)
 
 
 class _Piecewise(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, run: Callable[..., Tensor], spans: list[slice], x: Tensor, *weights: Tensor) -> Tensor:
-        ctx.run, ctx.spans = run, spans
+    def forward(
+        ctx, run: Callable[..., Tensor], spans: list[slice], private: bool, x: Tensor, *weights: Tensor
+    ) -> Tensor:
+        ctx.run, ctx.spans, ctx.private = run, spans, private
         ctx.save_for_backward(x, *weights)
         result: Tensor | None = None
         for span in spans:
@@ -161,21 +164,24 @@ class _Piecewise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, *weights = ctx.saved_tensors
-        needed = ctx.needs_input_grad[2:]
+        (x, *weights), grad = ctx.saved_tensors, grads[0]
+        needed = ctx.needs_input_grad[3:]
         if torch.is_grad_enabled():  # a second derivative
             inputs = [t for t, need in zip((x, *weights), needed, strict=True) if need]
-            found = iter(torch.autograd.grad(ctx.run(x, *weights), inputs, grads[0], create_graph=True))
-            return None, None, *(next(found) if need else None for need in needed)
-        dx = torch.empty_like(x) if needed[0] else None
+            found = iter(torch.autograd.grad(ctx.run(x, *weights), inputs, grad, create_graph=True))
+            return None, None, None, *(next(found) if need else None for need in needed)
+        dx = None
+        if needed[0]:
+            over = ctx.private and (grad.shape, grad.stride()) == (x.shape, x.stride())
+            dx = grad if over else torch.empty_like(x)
         sums: list[Tensor] = []
         for span in ctx.spans:
             leaves = [t.detach().requires_grad_(n) for t, n in zip((x[span], *weights), needed, strict=True)]
             with torch.enable_grad():
                 piece = ctx.run(*leaves, wanted=False)
-            found = list(torch.autograd.grad(piece, [leaf for leaf in leaves if leaf.requires_grad], grads[0][span]))
+            found = list(torch.autograd.grad(piece, [leaf for leaf in leaves if leaf.requires_grad], grad[span]))
             if dx is not None:
                 dx[span] = found.pop(0)
             sums = [a.add_(b) for a, b in zip(sums, found, strict=True)] if sums else found
         rest = iter(sums)
-        return None, None, dx, *(next(rest) if need else None for need in needed[1:])
+        return None, None, None, dx, *(next(rest) if need else None for need in needed[1:])

@@ -89,6 +89,22 @@ def test_what_a_hook_has_seen_is_not_written_over() -> None:
     assert torch.equal(first, again)
 
 
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("name", ["conv1", "norm1", "conv2", "norm2"])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_gradients_that_a_hook_has_seen_are_not_written_over(name: str, checkpoint: bool) -> None:
+    torch.manual_seed(0)
+    module, seen = sg.ResidualBlock(2, 2, 3, grid=sg.se2(4), kernel=KERNEL, checkpoint=checkpoint), []
+    for conv in (module.conv1, module.conv2):
+        conv._structured.large, conv._structured.piece = 0, 1
+    module.get_submodule(name).register_full_backward_hook(
+        lambda _, inputs, outputs: seen.extend((t, t.clone()) for t in (*inputs, *outputs))
+    )
+    module(torch.randn(2, 2, 4, 6, 6, requires_grad=True)).square().mean().backward()
+    assert len(seen) == 2
+    assert all(torch.equal(now, then) for now, then in seen)
+
+
 def test_a_second_forward_before_backward_does_not_move_the_first_ones_grid() -> None:
     """Each backward pass runs again on the shift that its forward pass has drawn."""
     gradients = []
@@ -133,6 +149,11 @@ def test_a_recomputed_model_keeps_less(kept_bytes) -> None:
         module = sg.models.resnet(sg.se2(8), width=0.25, kernel=KERNEL, checkpoint=checkpoint)
         sizes.append(kept_bytes(lambda module=module: module(x)))
     assert sizes[1] < sizes[0] / 3
+    block, lifted = module[3], 4 * 8 * 8 * 28 * 28 * 4
+    assert kept_bytes(lambda: module[:4](x)) < 2.1 * lifted  # the first half and the result, not the lifted images
+    handle = block.register_forward_hook(lambda *_: None)
+    assert kept_bytes(lambda: module[:4](x)) > 2.9 * lifted  # which a hook must be shown
+    handle.remove()
 
 
 def test_without_gradients_nothing_is_checkpointed() -> None:

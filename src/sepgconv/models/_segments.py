@@ -6,6 +6,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from sepgconv.nn import GroupConv, GroupPool, LiftingConv, ResidualBlock
+from sepgconv.nn._check import hooked
 from sepgconv.nn._checkpoint import recompute
 
 STARTS = (LiftingConv, GroupConv, ResidualBlock, GroupPool)
@@ -16,7 +17,8 @@ class Recomputed(nn.Sequential):
     """As `nn.Sequential`, with the same names of parameters, but only the inputs of segments are kept for backward.
 
     A segment is a convolution with what follows it, or what follows a residual block. Blocks look after themselves,
-    and layers from the projection over the group on are run as they are: their activations are small.
+    and layers from the projection over the group on are run as they are: their activations are small. Lifted images
+    are not kept as the input of a block: they are large, and lifting them again is cheap.
     """
 
     def segments(self) -> list[list[nn.Module]]:
@@ -30,10 +32,28 @@ class Recomputed(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         """Runs the segments one after the other."""
-        for segment in self.segments():
-            as_is = isinstance(segment[0], AS_IS)
-            input = _run(segment, input) if as_is else recompute(partial(_run, segment), segment, input)
+        segments = self.segments()
+        while segments:
+            segment = segments.pop(0)
+            after = segments[0][0] if segments else None
+            if isinstance(segment[0], LiftingConv) and isinstance(after, ResidualBlock) and not hooked(after):
+                input = _on_lifted(after, segment, input)
+                segments.pop(0)
+            elif isinstance(segment[0], AS_IS):
+                input = _run(segment, input)
+            else:
+                input = recompute(partial(_run, segment), segment, input)
         return input
+
+
+def _on_lifted(block: ResidualBlock, lifting: Sequence[nn.Module], images: Tensor) -> Tensor:
+    """A block on lifted images, the first half of which is computed again from the images themselves."""
+
+    def begin(images: Tensor) -> tuple[Tensor, Tensor]:
+        lifted = recompute(partial(_run, lifting), lifting, images)
+        return lifted, block.begin(lifted)
+
+    return block.finish(*recompute(begin, [*lifting, block.conv1, block.norm1], images))
 
 
 def _run(layers: Sequence[nn.Module], input: Tensor) -> Tensor:

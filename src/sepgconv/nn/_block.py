@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from sepgconv.factors import Factor
 from sepgconv.grids import Grid
 from sepgconv.lean import add_relu
-from sepgconv.nn._check import inference
+from sepgconv.nn._check import hooked, inference
 from sepgconv.nn._checkpoint import recompute
 from sepgconv.nn._conv import GroupConv
 from sepgconv.nn._norm import BatchNorm
@@ -71,9 +71,21 @@ class ResidualBlock(nn.Module):
 
     def forward(self, features: Float[Tensor, "b i h *space"]) -> Float[Tensor, "b j o *space"]:
         """Adds the block's output to the shortcut's."""
-        hidden = self._segment(partial(self.conv1.rectified, norm=self.norm1), features, self.conv1, self.norm1)
+        return self.finish(features, self._segment(self.begin, features, self.conv1, self.norm1))
+
+    def begin(self, features: Float[Tensor, "b i h *space"]) -> Float[Tensor, "b i h *space"]:
+        """What the second convolution takes."""
+        return self.conv1.rectified(features, self.norm1, private=not hooked(self.conv2))
+
+    def finish(
+        self, features: Float[Tensor, "b i h *space"], hidden: Float[Tensor, "b i h *space"]
+    ) -> Float[Tensor, "b j o *space"]:
+        """The block's output from its input and what `begin` has made of it."""
         hidden = self._segment(partial(self.conv2.rectified, norm=self.norm2), hidden, self.conv2, self.norm2)
-        shortcut = self._segment(self.shortcut, features, self.shortcut)
+        if isinstance(self.shortcut, nn.Identity):
+            shortcut = self.shortcut(features)
+        else:
+            shortcut = self._segment(self.shortcut, features, self.shortcut)
         if inference():
             return F.relu(hidden.add_(shortcut), inplace=True)
         return add_relu(hidden, shortcut)

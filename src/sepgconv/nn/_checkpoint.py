@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from types import TracebackType
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,10 @@ class Rewind:
             buffers[name] = now
 
 
-def recompute(function: Callable[..., Tensor], modules: Iterable[nn.Module], *inputs: Tensor) -> Tensor:
+Result = TypeVar("Result", Tensor, tuple[Tensor, ...])
+
+
+def recompute(function: Callable[..., Result], modules: Iterable[nn.Module], *inputs: Tensor) -> Result:
     """`function(*inputs)`, keeping only the inputs for the backward pass, which runs the function again.
 
     The second run draws the same random numbers and sees the modules' buffers as they were: dropout masks and randomly

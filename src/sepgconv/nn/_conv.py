@@ -128,8 +128,13 @@ class _Conv(nn.Module):
         return values
 
     def _convolve(
-        self, features: Float[Tensor, "b i h *space"], norm: nn.modules.batchnorm._BatchNorm | None = None
+        self,
+        features: Float[Tensor, "b i h *space"],
+        norm: nn.modules.batchnorm._BatchNorm | None = None,
+        *,
+        private: bool = False,
     ) -> Float[Tensor, "b j o *out"]:
+        """Convolves, with a norm as part of the kernel if one is given; `private` is as in `piecewise`."""
         like = next(self.kernel.parameters())
         if features.dtype != like.dtype and not torch.is_autocast_enabled(features.device.type):
             raise ValueError(f"input is {features.dtype} but the layer's parameters are {like.dtype}")
@@ -143,7 +148,7 @@ class _Conv(nn.Module):
             bias = shift if bias is None else bias * scale + shift
         executor = self.executor_for(len(features) * math.prod(features.shape[3:]))
         sizes = (self.geometry, (self.in_channels, self.out_channels))
-        return executor.apply(features, self._weights(executor, scale), *sizes, bias)
+        return executor.apply(features, self._weights(executor, scale), *sizes, bias, private=private)
 
     def _check_axes(self, x: Tensor, names: str) -> None:
         floating(x, self)
@@ -296,15 +301,22 @@ class GroupConv(_Conv):
         return self._convolve(features)
 
     def rectified(
-        self, features: Float[Tensor, "b i h *space"], norm: nn.modules.batchnorm._BatchNorm
+        self,
+        features: Float[Tensor, "b i h *space"],
+        norm: nn.modules.batchnorm._BatchNorm,
+        *,
+        private: bool = False,
     ) -> Float[Tensor, "b j o *out"]:
         """`relu(norm(self(features)))`; in eval without gradients the norm becomes part of the kernel.
 
-        Modules with hooks are called one by one.
+        Modules with hooks are called one by one; without them nobody but the norm sees what it is given. `private` is
+        as in `norm_relu`.
         """
-        if hooked(self, norm) or norm.training or norm.running_mean is None or not inference():
-            return rectify(self(features), norm)
+        if hooked(self, norm):
+            return rectify(self(features), norm, private=private)
         self._check(features)
+        if norm.training or norm.running_mean is None or not inference():
+            return rectify(self._convolve(features, private=True), norm, private=private)
         return F.relu(self._convolve(features, norm), inplace=True)
 
     def _check(self, features: Tensor) -> None:

@@ -43,8 +43,13 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
             super().forward(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape), "b ... h c -> b c h ..."
         )
 
-    def rectified(self, input: Float[Tensor, "b c h *space"]) -> Float[Tensor, "b c h *space"]:
-        """`relu(self(input))`; in training it keeps nothing but the input for the backward pass."""
+    def rectified(
+        self, input: Float[Tensor, "b c h *space"], *, private: bool = False
+    ) -> Float[Tensor, "b c h *space"]:
+        """`relu(self(input))`; in training it keeps nothing but the input for the backward pass.
+
+        `private` is as in `norm_relu`.
+        """
         one = input.numel() == self.num_features  # stock batch norm knows what to say
         if not self.training or hooked(self) or input.ndim < 4 or one or not in_rows(input):
             return F.relu(self(input))
@@ -55,11 +60,11 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
             if self.momentum is None:
                 momentum = 1.0 / float(self.num_batches_tracked)
         running = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
-        return norm_relu(input, self.weight, self.bias, running, momentum, self.eps)
+        return norm_relu(input, self.weight, self.bias, running, momentum, self.eps, private=private)
 
 
-def rectify(features: Tensor, norm: nn.modules.batchnorm._BatchNorm) -> Tensor:
+def rectify(features: Tensor, norm: nn.modules.batchnorm._BatchNorm, *, private: bool = False) -> Tensor:
     """`relu(norm(features))`, in one operation if nobody has made another norm of ours, as SyncBatchNorm does."""
     if isinstance(norm, BatchNorm) and type(norm).forward is BatchNorm.forward:
-        return norm.rectified(features)
+        return norm.rectified(features, private=private)
     return F.relu(norm(features))
