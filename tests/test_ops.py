@@ -16,18 +16,27 @@ def images(channels: int = 16, size: tuple[int, int] = (9, 8)) -> torch.Tensor:
     return torch.randn(3, channels, *size).contiguous(memory_format=torch.channels_last).requires_grad_()
 
 
+@pytest.fixture(params=["small", "large", "wide", "wide and many"])
+def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small images are taken as those that do not fit into the cache, or have many channels, or many pixels too."""
+    smaller = {"large": {"LARGE": 0}, "wide": {"WIDE": 16, "TILE": 6}}
+    smaller["wide and many"] = {**smaller["wide"], "MANY": 1}
+    for name, value in smaller.get(request.param, {}).items():
+        monkeypatch.setattr(ops, name, value)
+
+
+@pytest.mark.usefixtures("sizes")
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("padding", [(0, 0), (2, 2), (1, 3)])
 @pytest.mark.parametrize("kernel", [(1, 1), (5, 5), (1, 5)])
-@pytest.mark.parametrize("large", [False, True])
-def test_depthwise_is_a_grouped_convolution(
-    stride: int, padding: tuple[int, int], kernel: tuple[int, int], large: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ops, "LARGE", 0 if large else ops.LARGE)
+def test_depthwise_is_a_grouped_convolution(stride: int, padding: tuple[int, int], kernel: tuple[int, int]) -> None:
     x, weight = images(), torch.randn(16, 1, *kernel, requires_grad=True)
     ours = depthwise(x, weight, stride, padding)
     stock = F.conv2d(x, weight, None, stride, padding, 1, 16)
     assert torch.equal(ours, stock)
+    assert ours.is_contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        assert torch.equal(depthwise(x, weight, stride, padding), stock)
     direction = torch.randn_like(stock)
     pairs = zip(
         torch.autograd.grad(ours, (x, weight), direction),
@@ -51,16 +60,26 @@ def test_a_result_that_nobody_reads_has_the_gradients_of_the_right_one() -> None
     assert torch.equal(depthwise(x, weight, 2, (2, 1)), y)
 
 
+@pytest.mark.usefixtures("sizes")
 def test_depthwise_can_be_differentiated_twice() -> None:
-    x, weight = images(4), torch.randn(4, 1, 3, 3, requires_grad=True)
+    x, weight = images(), torch.randn(16, 1, 3, 3, requires_grad=True)
 
     def penalty(y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         slopes = torch.autograd.grad(y.square().sum(), (x, weight), create_graph=True)
         return torch.autograd.grad(sum(slope.square().sum() for slope in slopes), (x, weight))
 
     ours = penalty(depthwise(x, weight, 1, (1, 1)))
-    for a, b in zip(ours, penalty(F.conv2d(x, weight, None, 1, 1, 1, 4)), strict=True):
+    for a, b in zip(ours, penalty(F.conv2d(x, weight, None, 1, 1, 1, 16)), strict=True):
         assert (a - b).abs().max() <= 1e-5 * b.abs().max()
+
+
+@pytest.mark.usefixtures("sizes")
+def test_no_images_at_all() -> None:
+    x, weight = torch.empty(0, 16, 9, 8, requires_grad=True), torch.randn(16, 1, 3, 3, requires_grad=True)
+    y = depthwise(x, weight, 1, (1, 1))
+    y.sum().backward()
+    assert (y.shape, x.grad.shape) == (x.shape, x.shape)
+    assert not weight.grad.any()
 
 
 @pytest.mark.parametrize(("needs_x", "needs_weight"), [(True, False), (False, True), (False, False)])

@@ -24,6 +24,11 @@ LARGE = 1 << 18
 """Numbers in an image that does not fit into a core's cache."""
 LINE = 16
 """Numbers in a cache line."""
+WIDE, TILE, MANY = 1 << 11, 1 << 8, 1 << 9
+"""With `WIDE` channels neighbouring pixels push each other out of the cache: they are convolved `TILE` at a time.
+
+For the weights' gradient that pays only in images of `MANY` pixels.
+"""
 _UNREAD = ContextVar("unread", default=False)
 
 
@@ -47,8 +52,10 @@ def depthwise(x: Tensor, weight: Tensor, stride: int = 1, padding: tuple[int, in
     Shapes:
         x `(b, c, y, x)`, channels-last; weight `(c, 1, k, l)`
     """
-    if stock(x) or x.dtype != torch.float32 or not (weight.requires_grad and torch.is_grad_enabled()):
+    if stock(x) or x.dtype != torch.float32:
         return F.conv2d(x, weight, None, stride, padding, 1, len(weight))
+    if not torch.is_grad_enabled():
+        return _depthwise(x, weight, stride, padding)
     return _Depthwise.apply(x, weight, stride, padding)
 
 
@@ -57,11 +64,7 @@ class _Depthwise(torch.autograd.Function):
     def forward(ctx, x: Tensor, weight: Tensor, stride: int, padding: tuple[int, int]) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.stride, ctx.padding = stride, padding
-        if _UNREAD.get():
-            sizes = zip(x.shape[2:], weight.shape[2:], padding, strict=True)
-            shape = (*x.shape[:2], *((length + 2 * p - k) // stride + 1 for length, k, p in sizes))
-            return torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
-        return F.conv2d(x, weight, None, stride, padding, 1, len(weight))
+        return (_empty if _UNREAD.get() else _depthwise)(x, weight, stride, padding)
 
     @staticmethod
     def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -72,16 +75,46 @@ class _Depthwise(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             around = (height - 1 - padding[0], width - 1 - padding[1])
             if stride == 1 and min(around) >= 0:
-                dx = F.conv2d(grad, weight.flip(2, 3), None, 1, around, 1, len(weight))
+                dx = _depthwise(grad, weight.flip(2, 3), 1, around)
             else:
                 sizes = (None, [stride] * 2, padding, [1, 1], False, [0, 0], len(weight))
                 dx = torch.ops.aten.convolution_backward(grad, x, weight, *sizes, [True, False, False])[0]
         if ctx.needs_input_grad[1]:
             dw = torch.zeros_like(weight)
-            for image, part in zip(x.split(1), grad.unbind(), strict=True):
-                found = F.conv2d(image, _as_kernel(part), None, 1, padding, stride, len(weight))
-                dw += found.transpose(0, 1)[..., :height, :width]
+            for tile in _tiles(x) if x.shape[2:].numel() >= MANY else [slice(None)]:
+                for image, part in zip(_tile(x, tile), _tile(grad, tile), strict=True):
+                    found = F.conv2d(image[None], _as_kernel(part), None, 1, padding, stride, len(part))
+                    dw[tile] += found.transpose(0, 1)[..., :height, :width]
         return dx, dw, None, None
+
+
+def _tiles(x: Tensor) -> list[slice]:
+    """Channels of images that are convolved at a time."""
+    size = TILE if x.shape[1] >= WIDE else x.shape[1]
+    return [slice(start, start + size) for start in range(0, x.shape[1], size)]
+
+
+def _tile(x: Tensor, channels: slice) -> Tensor:
+    """These channels of images, side by side in memory."""
+    return x[:, channels].contiguous(memory_format=torch.channels_last)
+
+
+def _depthwise(x: Tensor, weight: Tensor, stride: int, padding: tuple[int, int]) -> Tensor:
+    """The convolution itself."""
+    if len(_tiles(x)) == 1:
+        return F.conv2d(x, weight, None, stride, padding, 1, len(weight))
+    result = _empty(x, weight, stride, padding)
+    for tile in _tiles(x):
+        part = weight[tile]
+        result[:, tile] = F.conv2d(_tile(x, tile), part, None, stride, padding, 1, len(part))
+    return result
+
+
+def _empty(x: Tensor, weight: Tensor, stride: int, padding: tuple[int, int]) -> Tensor:
+    """Memory for the result of a depthwise convolution."""
+    sizes = zip(x.shape[2:], weight.shape[2:], padding, strict=True)
+    shape = (*x.shape[:2], *((length + 2 * p - k) // stride + 1 for length, k, p in sizes))
+    return torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
 
 
 def _as_kernel(image: Tensor) -> Tensor:
