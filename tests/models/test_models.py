@@ -47,6 +47,14 @@ def test_width_multiplies_channels(width: float) -> None:
     assert model[0].out_channels == round(32 * width)
 
 
+@pytest.mark.parametrize(("name", "rates"), [("resnet", [0.3]), ("allcnnc", [0.2, 0.5, 0.5])])
+@pytest.mark.parametrize("dropout", [1.0, 0.5, 0.0])
+def test_dropout_multiplies_the_published_rates(name: str, rates: list[float], dropout: float) -> None:
+    model = sg.models.create(name, sg.se2(4), width=0.1, dropout=dropout)
+    found = [layer.p for layer in model if isinstance(layer, torch.nn.Dropout)]
+    assert found == [rate * dropout for rate in rates]
+
+
 def test_larger_images_get_a_larger_last_kernel() -> None:
     sizes = {
         image: sg.models.resnet(sg.se2(4), width=0.1, image_size=image)[11].kernel_size

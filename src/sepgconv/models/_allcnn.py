@@ -21,6 +21,7 @@ def allcnnc(
     kernel: KernelConfig = KernelConfig(hidden=6, layers=1),
     width: float = 1.0,
     kernel_size: int = 3,
+    dropout: float = 1.0,
     checkpoint: bool = False,
 ) -> nn.Sequential:
     """Seven convolutions with spatial extent and two without, pooled to logits over the group.
@@ -33,6 +34,7 @@ def allcnnc(
         kernel: settings of the kernel networks; the paper compares widths 5, 6 and 16 with one hidden layer.
         width: multiplies all hidden channel counts.
         kernel_size: odd width of the kernels in pixels.
+        dropout: multiplies the rates of dropout; 0 leaves it out.
         checkpoint: whether to compute activations again in the backward pass instead of keeping them.
 
     Shapes:
@@ -46,19 +48,19 @@ def allcnnc(
 
     sequence = Recomputed if checkpoint else nn.Sequential
     return sequence(
-        nn.Dropout(0.2),
+        nn.Dropout(0.2 * dropout),
         LiftingConv(in_channels, narrow, kernel_size, grid=grid, kernel=kernel),
         BatchNorm(narrow),
         nn.ReLU(),
         *conv(narrow, narrow, kernel_size),
         SpatialPool("max", 2),
         *conv(narrow, narrow, kernel_size),
-        nn.Dropout(0.5),
+        nn.Dropout(0.5 * dropout),
         *conv(narrow, wide, kernel_size),
         *conv(wide, wide, kernel_size),
         SpatialPool("max", 2),
         *conv(wide, wide, kernel_size),
-        nn.Dropout(0.5),
+        nn.Dropout(0.5 * dropout),
         *conv(wide, wide, kernel_size),
         *conv(wide, wide, 1),
         GroupConv(wide, num_classes, 1, **shared),

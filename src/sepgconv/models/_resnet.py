@@ -27,6 +27,7 @@ def resnet(
     kernel: KernelConfig = KernelConfig(),
     width: float = 1.0,
     image_size: int = 28,
+    dropout: float = 1.0,
     checkpoint: bool = False,
 ) -> nn.Sequential:
     """The paper's shallow ResNet; on `translation2()` with `factorisation="nonseparable"` it is the plain baseline.
@@ -39,6 +40,7 @@ def resnet(
         kernel: settings of the kernel networks.
         width: multiplies all channel counts but the classifier's.
         image_size: height of the images in pixels, from which the last kernel's size follows.
+        dropout: multiplies the rate of dropout; 0 leaves it out.
         checkpoint: whether to compute activations again in the backward pass instead of keeping them.
 
     Shapes:
@@ -67,6 +69,6 @@ def resnet(
         nn.Linear(wide, 256, bias=False),
         nn.BatchNorm1d(256),
         nn.ReLU(),
-        nn.Dropout(0.3),
+        nn.Dropout(0.3 * dropout),
         nn.Linear(256, num_classes),
     )

@@ -101,6 +101,8 @@ class Experiment:
         """All runs of the sweep at a budget, seeds innermost."""
         chosen = self.budget(budget)
         base = deepcopy(regime()["defaults"])
+        for section, own in (self.recipe.get("defaults") or {}).items():  # keys that only this experiment has
+            base[section].update(own)
         for change in (self.recipe.get("set") or {}, chosen["set"]):
             for path, value in change.items():
                 put(base, path, value)

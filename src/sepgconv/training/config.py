@@ -71,6 +71,7 @@ class NetworkConfig:
         factorisation: of the kernels, a name out of `FACTORISATIONS`.
         kernel: settings of the kernel networks.
         width: multiplies the numbers of channels.
+        dropout: multiplies the rates of dropout; 0 leaves it out.
         in_channels: channels of the images.
         num_classes: number of logits.
         image_size: height and width of the images.
@@ -81,6 +82,7 @@ class NetworkConfig:
     factorisation: str = "separable"
     kernel: KernelConfig = field(default_factory=KernelConfig)
     width: float = 1.0
+    dropout: float = 1.0
     in_channels: int = 1
     num_classes: int = 10
     image_size: int = 28
@@ -94,6 +96,7 @@ class NetworkConfig:
             "factorisation": self.factorisation,
             "kernel": self.kernel,
             "width": self.width,
+            "dropout": self.dropout,
             "checkpoint": self.checkpoint,
         }
         # Only some architectures depend on the size of the images.
