@@ -29,7 +29,7 @@ class Settings:
 
     Args:
         rounds: how often every network makes a step.
-        warmup: steps before that, which do not count.
+        warmup: steps before that, which do not count: so long it takes until large networks get no new memory.
         batch: images in a step.
         size: their height and width.
         width: multiplies the networks' channels.
@@ -42,7 +42,7 @@ class Settings:
     """
 
     rounds: int = 11
-    warmup: int = 2
+    warmup: int = 4
     batch: int = 64
     size: int = 28
     width: float = 1.0
