@@ -51,7 +51,7 @@ def test_width_multiplies_channels(width: float) -> None:
 @pytest.mark.parametrize("dropout", [1.0, 0.5, 0.0])
 def test_dropout_multiplies_the_published_rates(name: str, rates: list[float], dropout: float) -> None:
     model = sg.models.create(name, sg.se2(4), width=0.1, dropout=dropout)
-    found = [layer.p for layer in model if isinstance(layer, torch.nn.Dropout)]
+    found = [layer.p for layer in model.modules() if isinstance(layer, torch.nn.Dropout)]
     assert found == [rate * dropout for rate in rates]
 
 
