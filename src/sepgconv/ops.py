@@ -82,8 +82,10 @@ class _Depthwise(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             dw = torch.zeros_like(weight)
             for tile in _tiles(x) if x.shape[2:].numel() >= MANY else [slice(None)]:
-                for image, part in zip(_tile(x, tile), _tile(grad, tile), strict=True):
-                    found = F.conv2d(image[None], _as_kernel(part), None, 1, padding, stride, len(part))
+                images = _tile(x, tile)
+                for n, part in enumerate(_tile(grad, tile)):
+                    # A slice, not images[n][None], whose strides torch does not take for channels-last.
+                    found = F.conv2d(images[n : n + 1], _as_kernel(part), None, 1, padding, stride, len(part))
                     dw[tile] += found.transpose(0, 1)[..., :height, :width]
         return dx, dw, None, None
 
