@@ -74,6 +74,22 @@ def test_depthwise_can_be_differentiated_twice() -> None:
 
 
 @pytest.mark.usefixtures("sizes")
+def test_images_stay_channels_last_for_the_weights_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image without its own stride over the batch is reordered by torch, which takes several times as long."""
+    strides, convolve = [], F.conv2d
+
+    def spy(x: torch.Tensor, *rest) -> torch.Tensor:
+        strides.append((x.stride(0), x[0].numel(), x.stride(1)))
+        return convolve(x, *rest)
+
+    y = depthwise(images(), torch.randn(16, 1, 3, 3, requires_grad=True), 1, (1, 1))
+    monkeypatch.setattr(F, "conv2d", spy)
+    y.sum().backward()
+    assert len(strides) > 3
+    assert all(over == size and inner == 1 for over, size, inner in strides)
+
+
+@pytest.mark.usefixtures("sizes")
 def test_no_images_at_all() -> None:
     x, weight = torch.empty(0, 16, 9, 8, requires_grad=True), torch.randn(16, 1, 3, 3, requires_grad=True)
     y = depthwise(x, weight, 1, (1, 1))

@@ -69,8 +69,11 @@ def norm_relu(
     small = features.numel() < SMALL or features.dtype not in (torch.float32, torch.float64)
     if small or stock(features):
         return F.relu(_flat_norm(features, running, weight, bias, momentum, eps))
-    features, mean, variance = _Kept.apply(features, weight, bias, running, momentum, eps, private)
-    return _NormRelu.apply(features, *_affine(features, weight, bias, mean, variance, eps))
+    with torch.no_grad():
+        flat = _wide(features).view(-1, features.shape[1])
+        mean, variance = torch.batch_norm_update_stats(flat, *running, momentum)
+    kept = _Kept.apply(features, weight, bias, mean, variance, eps, private)
+    return _NormRelu.apply(kept, *_affine(features, weight, bias, mean, variance, eps))
 
 
 class _NormRelu(torch.autograd.Function):
@@ -90,25 +93,13 @@ class _NormRelu(torch.autograd.Function):
 
 
 class _Kept(torch.autograd.Function):
-    """The features as they are, and their mean and variance, with the gradient of `relu(batch_norm(features))`."""
+    """The features as they are, with the gradient of `relu(batch_norm(features))`."""
 
     @staticmethod
-    def forward(
-        ctx,
-        features: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        running: Running,
-        momentum: float,
-        eps: float,
-        private: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        flat = _wide(features).view(-1, features.shape[1])
-        mean, variance = torch.batch_norm_update_stats(flat, *running, momentum)
-        ctx.save_for_backward(features, weight, bias, mean, variance)
-        ctx.mark_non_differentiable(mean, variance)
-        ctx.eps, ctx.private = eps, private
-        return features, mean, variance
+    def forward(ctx, features: Tensor, *rest: Tensor | float | None) -> Tensor:
+        *parameters, ctx.eps, ctx.private = rest
+        ctx.save_for_backward(features, *parameters)
+        return features
 
     @staticmethod
     def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
