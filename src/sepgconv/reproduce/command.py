@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
 from sepgconv.data.places import atomic_write
 
@@ -103,10 +104,12 @@ def report(chosen: Sequence[Experiment], budget: str, store: Store, docs: Path |
 
 def listing(console: Console) -> None:
     """Prints the experiments."""
+    table = Table.grid("", "", padding=(0, 2))
     for experiment in experiments():
         counts = ", ".join(f"{budget} {len(experiment.runs(budget))}" for budget in BUDGETS)
-        console.print(f"[bold]{experiment.id:<22}[/bold]{experiment.title}", highlight=False)
-        console.print(f"{'':<22}[dim]{experiment.where}; runs: {counts}[/dim]", highlight=False)
+        table.add_row(f"[bold]{experiment.id}[/bold]", experiment.title)
+        table.add_row("", f"[dim]{experiment.where}; runs: {counts}[/dim]")
+    console.print(table, highlight=False)
 
 
 def pick(options: argparse.Namespace) -> Executor:
