@@ -18,9 +18,13 @@ def images(channels: int = 16, size: tuple[int, int] = (9, 8)) -> torch.Tensor:
 
 @pytest.fixture(params=["small", "large", "wide", "wide and many"])
 def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small images are taken as those that do not fit into the cache, or have many channels, or many pixels too."""
-    smaller = {"large": {"LARGE": 0}, "wide": {"WIDE": 16, "TILE": 6}}
-    smaller["wide and many"] = {**smaller["wide"], "MANY": 1}
+    """Small images are taken as those that do not fit into the cache, or have many channels, or many pixels too.
+
+    With no kernel short, all weights' gradients of these are taken image by image.
+    """
+    smaller = {"large": {"LARGE": 0, "SHORT": 0}}
+    smaller["wide"] = {**smaller["large"], "WIDE": 16, "NARROW": 6, "BLOCK": 2 * 6 * 9 * 8}
+    smaller["wide and many"] = {**smaller["wide"], "MANY": 1, "SLICE": 6}
     for name, value in smaller.get(request.param, {}).items():
         monkeypatch.setattr(ops, name, value)
 
@@ -77,6 +81,7 @@ def test_depthwise_can_be_differentiated_twice() -> None:
 def test_images_stay_channels_last_for_the_weights_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """An image without its own stride over the batch is reordered by torch, which takes several times as long."""
     strides, convolve = [], F.conv2d
+    monkeypatch.setattr(ops, "SHORT", 0)
 
     def spy(x: torch.Tensor, *rest) -> torch.Tensor:
         strides.append((x.stride(0), x[0].numel(), x.stride(1)))

@@ -24,11 +24,14 @@ LARGE = 1 << 18
 """Numbers in an image that does not fit into a core's cache."""
 LINE = 16
 """Numbers in a cache line."""
-WIDE, TILE, MANY = 1 << 11, 1 << 8, 1 << 9
-"""With `WIDE` channels neighbouring pixels push each other out of the cache: they are convolved `TILE` at a time.
-
-For the weights' gradient that pays only in images of `MANY` pixels.
-"""
+WIDE = 1 << 10
+"""Channels of a large image with which neighbouring pixels push each other out of the cache."""
+NARROW, BLOCK = 1 << 6, 1 << 20
+"""So many channels of it are then convolved at a time, of images with so many numbers in them altogether."""
+MANY, SLICE = 1 << 9, 1 << 9
+"""For the weights' gradient that pays in images of `MANY` pixels, and with `SLICE` channels."""
+SHORT, WORK = 14, 1 << 21
+"""Taps for which oneDNN has a fast gradient of the weights, and multiply-adds per image up to which its own will do."""
 _UNREAD = ContextVar("unread", default=False)
 
 
@@ -45,9 +48,10 @@ def unread() -> Iterator[None]:
 def depthwise(x: Tensor, weight: Tensor, stride: int = 1, padding: tuple[int, int] = (0, 0)) -> Tensor:
     """A convolution of each channel with its own kernel.
 
-    oneDNN's gradient for the weights of a depthwise convolution takes five times as long as the convolution. It is
-    itself one, of every image with its gradient as the kernel; done so, image by image, it is three times as fast.
-    The gradient for x is one as well, with the kernel turned round, and that is how it is taken for a stride of 1.
+    oneDNN's gradient for the weights of a depthwise convolution takes up to five times as long as the convolution, and
+    far longer for a kernel that is more than 14 wide. It is itself one, of every image with its gradient as the kernel;
+    done so, image by image, that of large images is up to four times as fast. The gradient for x is one as well, with
+    the kernel turned round, and that is how it is taken for a stride of 1.
 
     Shapes:
         x `(b, c, y, x)`, channels-last; weight `(c, 1, k, l)`
@@ -70,45 +74,63 @@ class _Depthwise(torch.autograd.Function):
     def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         grad, stride, padding = grads[0].contiguous(memory_format=torch.channels_last), ctx.stride, ctx.padding
-        dx = dw = None
-        height, width = weight.shape[2:]
-        if ctx.needs_input_grad[0]:
-            around = (height - 1 - padding[0], width - 1 - padding[1])
-            if stride == 1 and min(around) >= 0:
-                dx = _depthwise(grad, weight.flip(2, 3), 1, around)
-            else:
-                sizes = (None, [stride] * 2, padding, [1, 1], False, [0, 0], len(weight))
-                dx = torch.ops.aten.convolution_backward(grad, x, weight, *sizes, [True, False, False])[0]
-        if ctx.needs_input_grad[1]:
-            dw = torch.zeros_like(weight)
-            for tile in _tiles(x) if x.shape[2:].numel() >= MANY else [slice(None)]:
-                images = _tile(x, tile)
-                for n, part in enumerate(_tile(grad, tile)):
-                    # A slice, not images[n][None], whose strides torch does not take for channels-last.
-                    found = F.conv2d(images[n : n + 1], _as_kernel(part), None, 1, padding, stride, len(part))
-                    dw[tile] += found.transpose(0, 1)[..., :height, :width]
+        needs_x, needs_weight = ctx.needs_input_grad[:2]
+        around = [length - 1 - p for length, p in zip(weight.shape[2:], padding, strict=True)]
+        turns, by_image = needs_x and stride == 1 and min(around) >= 0, needs_weight and _heavy(x, weight)
+        sizes = (None, [stride] * 2, padding, [1, 1], False, [0, 0], len(weight))
+        rest = [needs_x and not turns, needs_weight and not by_image, False]
+        dx, dw, _ = torch.ops.aten.convolution_backward(grad, x, weight, *sizes, rest) if any(rest) else [None] * 3
+        if turns:
+            dx = _depthwise(grad, weight.flip(2, 3), 1, (around[0], around[1]))
+        if by_image:
+            dw = _weight_gradient(x, weight, grad, stride, padding)
         return dx, dw, None, None
 
 
-def _tiles(x: Tensor) -> list[slice]:
-    """Channels of images that are convolved at a time."""
-    size = TILE if x.shape[1] >= WIDE else x.shape[1]
-    return [slice(start, start + size) for start in range(0, x.shape[1], size)]
+def _heavy(x: Tensor, weight: Tensor) -> bool:
+    """Whether the weights' gradient is better taken image by image."""
+    taps = weight.shape[2:].numel()
+    return weight.shape[3] > SHORT or (taps > SHORT and taps * x.shape[1:].numel() > WORK)
 
 
-def _tile(x: Tensor, channels: slice) -> Tensor:
-    """These channels of images, side by side in memory."""
-    return x[:, channels].contiguous(memory_format=torch.channels_last)
+def _weight_gradient(x: Tensor, weight: Tensor, grad: Tensor, stride: int, padding: tuple[int, int]) -> Tensor:
+    """The sum over the images' convolutions with their gradients."""
+    result, (height, width) = torch.zeros_like(weight), weight.shape[2:]
+    size = SLICE if _wide(x) and x.shape[2:].numel() >= MANY else len(weight)
+    for n, slope in enumerate(grad):
+        image = x[n : n + 1]  # not x[n][None], whose strides torch does not take for channels-last
+        for part in _spans(len(weight), size):
+            kernel = _as_kernel(slope[part])
+            found = F.conv2d(_side_by_side(image[:, part]), kernel, None, 1, padding, stride, len(kernel))
+            result[part] += found.transpose(0, 1)[..., :height, :width]
+    return result
+
+
+def _wide(x: Tensor) -> bool:
+    """Whether all channels at a time are too many."""
+    return x.shape[1] >= WIDE and x.shape[1:].numel() >= LARGE
+
+
+def _spans(length: int, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, length, size)]
+
+
+def _side_by_side(x: Tensor) -> Tensor:
+    """Some channels of images without the others in between."""
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 def _depthwise(x: Tensor, weight: Tensor, stride: int, padding: tuple[int, int]) -> Tensor:
     """The convolution itself."""
-    if len(_tiles(x)) == 1:
+    if not _wide(x):
         return F.conv2d(x, weight, None, stride, padding, 1, len(weight))
     result = _empty(x, weight, stride, padding)
-    for tile in _tiles(x):
-        part = weight[tile]
-        result[:, tile] = F.conv2d(_tile(x, tile), part, None, stride, padding, 1, len(part))
+    together = max(BLOCK // (NARROW * x.shape[2:].numel()), 1)
+    for images in _spans(len(x), together):
+        for part in _spans(len(weight), NARROW):
+            kernel = weight[part]
+            block = _side_by_side(x[images, part])
+            result[images, part] = F.conv2d(block, kernel, None, stride, padding, 1, len(kernel))
     return result
 
 
