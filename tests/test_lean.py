@@ -17,6 +17,7 @@ from sepgconv import lean
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small features are treated as large ones are, in several chunks."""
     monkeypatch.setattr(lean, "SMALL", 0)
+    monkeypatch.setattr(lean, "TINY", 0)
     monkeypatch.setattr(lean, "CHUNK", 100)
 
 
@@ -35,20 +36,27 @@ NORMS = {
 }
 
 
+@pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize("options", NORMS.values(), ids=list(NORMS))
-@pytest.mark.parametrize("shape", [(3, 5, 4, 6, 7), (1, 3, 2, 4, 4), (2, 4, 1, 9), (2, 70, 64, 2, 2)])
-def test_norm_and_relu_in_one(options: dict, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("shape", [(3, 5, 4, 6, 7), (1, 3, 2, 4, 4), (2, 1, 3, 5, 4), (2, 4, 1, 9), (2, 70, 64, 2, 2)])
+def test_norms_are_those_of_torch(options: dict, shape: tuple[int, ...], relu: bool) -> None:
     ours = sg.BatchNorm(shape[1], **options)
     if ours.affine:
         nn.init.normal_(ours.weight)
         nn.init.normal_(ours.bias)
-    stock = copy.deepcopy(ours)
+    stock = nn.BatchNorm1d(shape[1], **options)
+    stock.load_state_dict(copy.deepcopy(ours.state_dict()))
+
+    def expected(x: torch.Tensor) -> torch.Tensor:
+        rows = x.movedim((1, 2), (-1, -2))
+        return stock(rows.reshape(-1, shape[1])).reshape(rows.shape).movedim((-1, -2), (1, 2))
+
     for _ in range(3):
         x = features(*shape)
         with torch.no_grad():
             x.mul_(3).add_(5)
         direction, found = torch.randn_like(x), []
-        for y in (ours.rectified(x), F.relu(stock(x))):
+        for y in (ours.rectified(x), F.relu(expected(x))) if relu else (ours(x), expected(x)):
             found.append(
                 [y, *torch.autograd.grad(y, [x, *ours.parameters(), *stock.parameters()], direction, allow_unused=True)]
             )
@@ -63,15 +71,24 @@ def test_norm_and_relu_in_one(options: dict, shape: tuple[int, ...]) -> None:
             assert_close(buffer, other)
 
 
-def test_norm_and_relu_derivatives() -> None:
+@pytest.mark.parametrize("relu", [True, False])
+def test_derivatives_of_a_norm(relu: bool) -> None:
     x = features(2, 3, 2, 3, 3, dtype=torch.float64)
     weight, bias = (torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(2))
 
     def run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return lean.norm_relu(x, weight, bias, (None, None), 0.1, 1e-5)
+        return lean.batch_norm(x, weight, bias, (None, None), 0.1, 1e-5, relu=relu)
 
     assert gradcheck(run, (x, weight, bias))
     assert gradgradcheck(run, (x, weight, bias))
+
+
+def test_statistics_of_few_channels_far_from_zero() -> None:
+    x = (features(8, 3, 4, 20, 20, dtype=torch.float64).detach() + 1e3).float()
+    mean, variance = lean._statistics(x, (None, None), 0.1)
+    exact = x.double().transpose(0, 1).flatten(1)
+    assert_close(mean.double(), exact.mean(1), atol=0, rtol=1e-6)
+    assert_close(variance.double(), exact.var(1, correction=0), atol=0, rtol=1e-4)
 
 
 def test_norm_and_relu_keep_only_their_input(kept_bytes) -> None:
@@ -118,7 +135,7 @@ def test_adding_a_shortcut(kept_bytes) -> None:
     x, shortcut = features(2, 3, 4, 5, 5, dtype=torch.float64), features(2, 3, 4, 5, 5, dtype=torch.float64)
 
     def run(x: torch.Tensor, shortcut: torch.Tensor) -> torch.Tensor:
-        return lean.add_relu(lean.norm_relu(x, None, None, (None, None), 0.1, 1e-5), shortcut)
+        return lean.add_relu(lean.batch_norm(x, None, None, (None, None), 0.1, 1e-5), shortcut)
 
     expected = F.relu(F.relu(F.batch_norm(x, None, None, training=True)) + shortcut)
     assert_close(run(x, shortcut), expected)

@@ -1,4 +1,4 @@
-"""Norm, ReLU and pooling that keep less for the backward pass than torch's do.
+"""Norm, ReLU and pooling that keep less for the backward pass than torch's do, and are faster for few channels.
 
 As in `ops`, they are ordinary differentiable functions, made of stock operations where our own way does not apply.
 """
@@ -14,8 +14,10 @@ Running = tuple[Tensor | None, Tensor | None]
 """Running mean and variance."""
 CHUNK = 1 << 19
 """Numbers that are worked on at a time, so that what is written is still in the cache when it is read."""
-SMALL = 1 << 21
-"""Fewer numbers than this are normalised by torch: they stay in the cache anyway."""
+SMALL, TINY = 1 << 21, 1 << 16
+"""Fewer numbers than this are normalised by torch: they stay in the cache anyway; the second is for few channels."""
+FEW = 16
+"""With fewer channels than this torch's loops over them are too short to be fast."""
 
 
 def _spans(wide: Tensor) -> list[slice]:
@@ -46,7 +48,7 @@ def _flat_norm(features: Tensor, running: Running, weight: Tensor | None, bias: 
     return rearrange(flat.reshape(rows.shape), "b ... h c -> b c h ...")
 
 
-def norm_relu(
+def batch_norm(
     features: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -54,6 +56,7 @@ def norm_relu(
     momentum: float,
     eps: float,
     *,
+    relu: bool = True,
     private: bool = False,
 ) -> Tensor:
     """`relu(batch_norm(features))` with the statistics of the batch, keeping nothing but the features.
@@ -61,43 +64,61 @@ def norm_relu(
     Stock operations keep the result as well. Here the backward pass finds out again what was negative, chunk by chunk,
     on the way to the sums that it needs anyway. What is kept is kept before the result is written: a checkpoint that
     runs this again as its last operation stops in between. A result that is `private` goes to one operation that hands
-    back a gradient of its own: the features' gradient is written over it.
+    back a gradient of its own: the features' gradient is written over it. Without `relu` only few channels gain by it.
 
     Shapes:
         features `(b, c, h, …)`, in rows; all others `(c)`
     """
-    small = features.numel() < SMALL or features.dtype not in (torch.float32, torch.float64)
-    if small or stock(features):
-        return F.relu(_flat_norm(features, running, weight, bias, momentum, eps))
-    with torch.no_grad():
-        flat = _wide(features).view(-1, features.shape[1])
-        mean, variance = torch.batch_norm_update_stats(flat, *running, momentum)
-    kept = _Kept.apply(features, weight, bias, mean, variance, eps, private)
-    return _NormRelu.apply(kept, *_affine(features, weight, bias, mean, variance, eps))
+    few = features.shape[1] < FEW
+    small = features.numel() < (TINY if few else SMALL) or features.dtype not in (torch.float32, torch.float64)
+    if small or stock(features) or not (few or relu):
+        normal = _flat_norm(features, running, weight, bias, momentum, eps)
+        return F.relu(normal) if relu else normal
+    mean, variance = _statistics(features, running, momentum)
+    kept = _Kept.apply(features, weight, bias, mean, variance, eps, relu, private)
+    return _Normalised.apply(kept, *_affine(features, weight, bias, mean, variance, eps), relu)
 
 
-class _NormRelu(torch.autograd.Function):
+@torch.no_grad()
+def _statistics(features: Tensor, running: Running, momentum: float) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each channel; the running ones follow them."""
+    wide, channels = _wide(features), features.shape[1]
+    if channels >= FEW:
+        return torch.batch_norm_update_stats(wide.view(-1, channels), *running, momentum)
+    found = torch.batch_norm_update_stats(wide, None, None, 0.0)
+    means, variances = (column.view(-1, channels) for column in found)
+    mean, variance = means.mean(0), variances.mean(0) + means.var(0, correction=0)
+    count = features.numel() // channels
+    for old, new in zip(running, (mean, variance * count / (count - 1)), strict=True):
+        if old is not None:
+            old.lerp_(new.to(old), momentum)
+    return mean, variance
+
+
+class _Normalised(torch.autograd.Function):
     """Writes the result, and leaves the gradient to `_Kept`."""
 
     @staticmethod
-    def forward(ctx, features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    def forward(ctx, features: Tensor, scale: Tensor, shift: Tensor, relu: bool) -> Tensor:
         result = torch.empty_like(features)
         wide, out = _wide(features), _wide(result)
         for span in _spans(wide):
-            torch.addcmul(shift, wide[span], scale, out=out[span]).relu_()
+            normal = torch.addcmul(shift, wide[span], scale, out=out[span])
+            if relu:
+                normal.relu_()
         return result
 
     @staticmethod
     def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return grads[0], None, None
+        return grads[0], None, None, None
 
 
 class _Kept(torch.autograd.Function):
-    """The features as they are, with the gradient of `relu(batch_norm(features))`."""
+    """The features as they are, with the gradient of the normalised ones."""
 
     @staticmethod
     def forward(ctx, features: Tensor, *rest: Tensor | float | None) -> Tensor:
-        *parameters, ctx.eps, ctx.private = rest
+        *parameters, ctx.eps, ctx.relu, ctx.private = rest
         ctx.save_for_backward(features, *parameters)
         return features
 
@@ -107,22 +128,26 @@ class _Kept(torch.autograd.Function):
         needed = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():  # a second derivative
             inputs = [t for t, need in zip((features, weight, bias), needed, strict=True) if need]
-            again = F.relu(_flat_norm(features, (None, None), weight, bias, 0.0, ctx.eps))
+            again = _flat_norm(features, (None, None), weight, bias, 0.0, ctx.eps)
+            again = F.relu(again) if ctx.relu else again
             found = iter(torch.autograd.grad(again, inputs, grads[0], create_graph=True))
-            return *(next(found) if need else None for need in needed), None, None, None, None
+            return *(next(found) if need else None for need in needed), *[None] * 5
         result = grads[0] if ctx.private and in_rows(grads[0]) else torch.empty_like(features)
         wide, grad, out = _wide(features), _wide(grads[0]), _wide(result)
+        passed = out if ctx.relu else grad
         scale, shift = _affine(features, weight, bias, mean, variance, ctx.eps)
         copies = wide.shape[1] // len(mean)
         centre = mean.repeat(copies)
         sums = torch.zeros(2, wide.shape[1], dtype=torch.float64)
         scratch = torch.empty_like(wide[_spans(wide)[0]])
         for span in _spans(wide):
-            x, passed = wide[span], out[span]
-            buffer = torch.addcmul(shift, x, scale, out=scratch[: len(x)])
-            torch.ops.aten.threshold_backward.grad_input(grad[span], buffer, 0, grad_input=passed)
-            sums[0] += passed.sum(0)
-            sums[1] += torch.sub(x, centre, out=buffer).mul_(passed).sum(0)
+            x, part = wide[span], passed[span]
+            buffer = scratch[: len(x)]
+            if ctx.relu:
+                torch.addcmul(shift, x, scale, out=buffer)
+                torch.ops.aten.threshold_backward.grad_input(grad[span], buffer, 0, grad_input=part)
+            sums[0] += part.sum(0)
+            sums[1] += torch.sub(x, centre, out=buffer).mul_(part).sum(0)
         total, dot = sums.view(2, copies, -1).sum(1)
         inverse = (variance.double() + ctx.eps).rsqrt()
         if needed[0]:
@@ -132,12 +157,11 @@ class _Kept(torch.autograd.Function):
             offset = -slope * total / count - along * mean
             slope, along, offset = (t.to(features.dtype).repeat(copies) for t in (slope, along, offset))
             for span in _spans(wide):
-                x, passed = wide[span], out[span]
-                buffer = torch.addcmul(offset, x, along, out=scratch[: len(x)])
-                torch.addcmul(buffer, passed, slope, out=passed)
+                buffer = torch.addcmul(offset, wide[span], along, out=scratch[: len(wide[span])])
+                torch.addcmul(buffer, passed[span], slope, out=out[span])
         dx = result if needed[0] else None
         dw = (dot * inverse).to(features.dtype) if needed[1] else None
-        return dx, dw, total.to(features.dtype) if needed[2] else None, None, None, None, None
+        return dx, dw, total.to(features.dtype) if needed[2] else None, *[None] * 5
 
 
 @torch.no_grad()
@@ -154,8 +178,8 @@ def _affine(
 
 
 def add_relu(hidden: Tensor, shortcut: Tensor) -> Tensor:
-    """`relu(hidden + shortcut)`, written over hidden if that comes from `norm_relu`, which does not need it again."""
-    if stock(hidden) or getattr(hidden.grad_fn, "_forward_cls", None) is not _NormRelu:
+    """`relu(hidden + shortcut)`, written over hidden if that comes from `batch_norm`, which does not need it again."""
+    if stock(hidden) or getattr(hidden.grad_fn, "_forward_cls", None) is not _Normalised:
         return F.relu(hidden + shortcut, inplace=True)
     return _AddRelu.apply(hidden, shortcut)
 

@@ -310,7 +310,7 @@ class GroupConv(_Conv):
         """`relu(norm(self(features)))`; in eval without gradients the norm becomes part of the kernel.
 
         Modules with hooks are called one by one; without them nobody but the norm sees what it is given. `private` is
-        as in `norm_relu`.
+        as in `lean.batch_norm`.
         """
         if hooked(self, norm):
             return rectify(self(features), norm, private=private)

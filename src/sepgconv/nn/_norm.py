@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sepgconv.lean import in_rows, norm_relu
+from sepgconv.lean import FEW, batch_norm, in_rows
 from sepgconv.nn._check import floating, hooked
 
 
@@ -35,6 +35,8 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def forward(self, input: Float[Tensor, "b c h *space"]) -> Float[Tensor, "b c h *space"]:
         """Normalises; in the memory layout of the convolutions, without a copy."""
+        if self.num_features < FEW and self._in_training(input):
+            return self._batch(input, relu=False)
         self._check_input_dim(input)
         rows = rearrange(input, "b c h ... -> b ... h c")
         if not rows.is_contiguous():
@@ -48,11 +50,19 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
     ) -> Float[Tensor, "b c h *space"]:
         """`relu(self(input))`; in training it keeps nothing but the input for the backward pass.
 
-        `private` is as in `norm_relu`.
+        `private` is as in `lean.batch_norm`.
         """
-        one = input.numel() == self.num_features  # stock batch norm knows what to say
-        if not self.training or hooked(self) or input.ndim < 4 or one or not in_rows(input):
+        if hooked(self) or not self._in_training(input):
             return F.relu(self(input))
+        return self._batch(input, relu=True, private=private)
+
+    def _in_training(self, input: Tensor) -> bool:
+        """Whether there is a batch to take statistics of, in our layout."""
+        one = input.numel() == self.num_features  # stock batch norm knows what to say
+        return self.training and input.ndim >= 4 and not one and in_rows(input)
+
+    def _batch(self, input: Tensor, *, relu: bool, private: bool = False) -> Tensor:
+        """Normalises by the statistics of the batch, which the running ones follow."""
         self._check_input_dim(input)
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.track_running_stats and self.num_batches_tracked is not None:
@@ -60,7 +70,7 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
             if self.momentum is None:
                 momentum = 1.0 / float(self.num_batches_tracked)
         running = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
-        return norm_relu(input, self.weight, self.bias, running, momentum, self.eps, private=private)
+        return batch_norm(input, self.weight, self.bias, running, momentum, self.eps, relu=relu, private=private)
 
 
 def rectify(features: Tensor, norm: nn.modules.batchnorm._BatchNorm, *, private: bool = False) -> Tensor:
