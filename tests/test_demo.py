@@ -3,6 +3,7 @@ import torch
 from PIL import Image
 
 from sepgconv import demo
+from sepgconv.training import Images
 
 
 def test_the_demo_runs_and_draws(tmp_path, capsys) -> None:
@@ -14,6 +15,12 @@ def test_the_demo_runs_and_draws(tmp_path, capsys) -> None:
     assert "SE(2), 8 rotations" in printed
     with Image.open(tmp_path / "error_by_angle.png") as picture:
         assert picture.size[0] > 600
+
+
+def test_all_digits_are_turned() -> None:
+    """The test digits come in the order 0, 1, …, 9, 0, 1, …: every second of them would be an even one."""
+    test = Images("digits").data.test
+    assert torch.bincount(demo.half(test).labels).tolist() == [50] * 10
 
 
 def test_help(capsys) -> None:

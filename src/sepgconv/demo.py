@@ -18,6 +18,7 @@ from rich.table import Table
 from torch import Tensor
 
 from sepgconv.data import Split, rotate
+from sepgconv.data.dataset import stratified
 from sepgconv.grids import se2
 from sepgconv.siren import KernelConfig
 from sepgconv.testing import equivariance_error
@@ -101,10 +102,15 @@ def error(classifier: Classifier, data: Images, split: Split, degrees: float | T
     return 100 * wrong / len(split)
 
 
+def half(split: Split) -> Split:
+    """Half of each class."""
+    return split.take(stratified(split.labels, len(split) // 2, seed=0))
+
+
 def evaluate(contestant: Contestant, classifier: Classifier, data: Images, seconds: float) -> Outcome:
     """Tests a network upright, at random angles, and at each of `ANGLES`."""
     test = data.data.test
-    some = test.take(torch.arange(0, len(test), 2))
+    some = half(test)
     random = 360 * torch.rand(len(test), generator=generator(0, 360), dtype=torch.float64)
     images = data.normaliser(test.images[:8])
     # The same question to both: how much do the logits change when the image is turned by 90°, 180°, 270°?
@@ -133,10 +139,11 @@ def draw(outcomes: Sequence[Outcome], digit: Tensor, path: Path) -> None:
     strip.set_ylim(0, 1)
     for outcome in outcomes:
         closed = [*outcome.by_angle, outcome.by_angle[0]]
-        colour, middle = outcome.contestant.colour, outcome.by_angle[len(ANGLES) // 2]
+        colour = outcome.contestant.colour
+        above = max(e for angle, e in zip(ANGLES, outcome.by_angle, strict=True) if abs(angle - 180) <= 45)
         axes.plot([*ANGLES, 360], closed, "o-", color=colour, ms=4)
         axes.annotate(
-            outcome.contestant.name, (180, middle), (0, 18), textcoords="offset points", ha="center", color=colour
+            outcome.contestant.name, (180, above), (0, 5), textcoords="offset points", ha="center", color=colour
         )
     axes.set_xlim(-18, 378)
     axes.set_ylim(bottom=0)
