@@ -8,7 +8,7 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
-from sepgconv.ops import stock
+from sepgconv.ops import spans, stock
 
 Running = tuple[Tensor | None, Tensor | None]
 """Running mean and variance."""
@@ -20,10 +20,9 @@ FEW = 16
 """With fewer channels than this torch's loops over them are too short to be fast."""
 
 
-def _spans(wide: Tensor) -> list[slice]:
+def _chunks(wide: Tensor) -> list[slice]:
     """Chunks of wide rows."""
-    size = max(CHUNK // wide.shape[1], 1)
-    return [slice(start, start + size) for start in range(0, len(wide), size)]
+    return spans(len(wide), max(CHUNK // wide.shape[1], 1))
 
 
 def _wide(features: Tensor) -> Tensor:
@@ -102,7 +101,7 @@ class _Normalised(torch.autograd.Function):
     def forward(ctx, features: Tensor, scale: Tensor, shift: Tensor, relu: bool) -> Tensor:
         result = torch.empty_like(features)
         wide, out = _wide(features), _wide(result)
-        for span in _spans(wide):
+        for span in _chunks(wide):
             normal = torch.addcmul(shift, wide[span], scale, out=out[span])
             if relu:
                 normal.relu_()
@@ -139,8 +138,8 @@ class _Kept(torch.autograd.Function):
         copies = wide.shape[1] // len(mean)
         centre = mean.repeat(copies)
         sums = torch.zeros(2, wide.shape[1], dtype=torch.float64)
-        scratch = torch.empty_like(wide[_spans(wide)[0]])
-        for span in _spans(wide):
+        scratch = torch.empty_like(wide[_chunks(wide)[0]])
+        for span in _chunks(wide):
             x, part = wide[span], passed[span]
             buffer = scratch[: len(x)]
             if ctx.relu:
@@ -156,7 +155,7 @@ class _Kept(torch.autograd.Function):
             along = -slope * inverse.square() * dot / count
             offset = -slope * total / count - along * mean
             slope, along, offset = (t.to(features.dtype).repeat(copies) for t in (slope, along, offset))
-            for span in _spans(wide):
+            for span in _chunks(wide):
                 buffer = torch.addcmul(offset, wide[span], along, out=scratch[: len(wide[span])])
                 torch.addcmul(buffer, passed[span], slope, out=out[span])
         dx = result if needed[0] else None

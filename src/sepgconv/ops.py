@@ -96,22 +96,23 @@ def _heavy(x: Tensor, weight: Tensor) -> bool:
 def _weight_gradient(x: Tensor, weight: Tensor, grad: Tensor, stride: int, padding: tuple[int, int]) -> Tensor:
     """The sum over the images' convolutions with their gradients."""
     result, (height, width) = torch.zeros_like(weight), weight.shape[2:]
-    size = SLICE if _wide(x) and x.shape[2:].numel() >= MANY else len(weight)
+    size = SLICE if _crowded(x) and x.shape[2:].numel() >= MANY else len(weight)
     for n, slope in enumerate(grad):
         image = x[n : n + 1]  # not x[n][None], whose strides torch does not take for channels-last
-        for part in _spans(len(weight), size):
+        for part in spans(len(weight), size):
             kernel = _as_kernel(slope[part])
             found = F.conv2d(_side_by_side(image[:, part]), kernel, None, 1, padding, stride, len(kernel))
             result[part] += found.transpose(0, 1)[..., :height, :width]
     return result
 
 
-def _wide(x: Tensor) -> bool:
+def _crowded(x: Tensor) -> bool:
     """Whether all channels at a time are too many."""
     return x.shape[1] >= WIDE and x.shape[1:].numel() >= LARGE
 
 
-def _spans(length: int, size: int) -> list[slice]:
+def spans(length: int, size: int) -> list[slice]:
+    """A length in pieces of a size, the last of which may be shorter."""
     return [slice(start, start + size) for start in range(0, length, size)]
 
 
@@ -122,12 +123,12 @@ def _side_by_side(x: Tensor) -> Tensor:
 
 def _depthwise(x: Tensor, weight: Tensor, stride: int, padding: tuple[int, int]) -> Tensor:
     """The convolution itself."""
-    if not _wide(x):
+    if not _crowded(x):
         return F.conv2d(x, weight, None, stride, padding, 1, len(weight))
     result = _empty(x, weight, stride, padding)
     together = max(BLOCK // (NARROW * x.shape[2:].numel()), 1)
-    for images in _spans(len(x), together):
-        for part in _spans(len(weight), NARROW):
+    for images in spans(len(x), together):
+        for part in spans(len(weight), NARROW):
             kernel = weight[part]
             block = _side_by_side(x[images, part])
             result[images, part] = F.conv2d(block, kernel, None, stride, padding, 1, len(kernel))
@@ -207,12 +208,12 @@ def piecewise(run: Callable[..., Tensor], pieces: int, x: Tensor, *weights: Tens
 class _Piecewise(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, run: Callable[..., Tensor], spans: list[slice], private: bool, x: Tensor, *weights: Tensor
+        ctx, run: Callable[..., Tensor], parts: list[slice], private: bool, x: Tensor, *weights: Tensor
     ) -> Tensor:
-        ctx.run, ctx.spans, ctx.private = run, spans, private
+        ctx.run, ctx.parts, ctx.private = run, parts, private
         ctx.save_for_backward(x, *weights)
         result: Tensor | None = None
-        for span in spans:
+        for span in parts:
             piece = run(x[span], *weights)
             result = piece.new_empty(len(x), *piece.shape[1:]) if result is None else result
             result[span] = piece
@@ -232,7 +233,7 @@ class _Piecewise(torch.autograd.Function):
             over = ctx.private and (grad.shape, grad.stride()) == (x.shape, x.stride())
             dx = grad if over else torch.empty_like(x)
         sums: list[Tensor] = []
-        for span in ctx.spans:
+        for span in ctx.parts:
             leaves = [t.detach().requires_grad_(n) for t, n in zip((x[span], *weights), needed, strict=True)]
             with torch.enable_grad():
                 piece = ctx.run(*leaves, wanted=False)
