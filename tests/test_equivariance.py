@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import sepgconv as sg
+from sepgconv.kernels import taps
 from sepgconv.testing import assert_equivariant, equivariance_error
 
 LAYER = {torch.float32: 2e-6, torch.float64: 1e-12}
@@ -112,7 +113,11 @@ def test_it_would_be_noticed(factorisation: str) -> None:
     a, b = sg.sim2(4, 2), sg.sim2(8, 2)
     conv = sg.GroupConv(2, 2, 3, grid=a, out_grid=b, factorisation=factorisation).double().eval()
     with torch.no_grad():
-        conv.kernel.inverses.copy_(conv.kernel.inverses.transpose(-1, -2).clone())  # h instead of h⁻¹
+        flipped = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+        for element, points in enumerate(conv.kernel.points):  # h instead of h⁻¹: θ becomes −θ
+            mirrored = taps(3, 2) * flipped
+            order = [(taps(3, 2) == tap).all(-1).nonzero().item() for tap in mirrored]
+            conv.kernel.points[element] = points[order] * flipped
     x = torch.randn(1, 2, a.size, 7, 7, dtype=torch.float64)
     assert worst(conv, x, a, b) > 1e-2
     with pytest.raises(AssertionError, match="rotation 90°"):

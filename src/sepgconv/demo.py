@@ -20,7 +20,7 @@ from torch import Tensor
 from sepgconv.data import Split, rotate
 from sepgconv.data.dataset import stratified
 from sepgconv.grids import se2
-from sepgconv.siren import KernelConfig
+from sepgconv.kernels import KernelConfig
 from sepgconv.testing import equivariance_error
 from sepgconv.training import Classifier, GridConfig, Images, NetworkConfig, OptimiserConfig
 from sepgconv.training.seeding import generator

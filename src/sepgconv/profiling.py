@@ -5,7 +5,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from rich import box
@@ -14,9 +14,8 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from sepgconv.functional import Dense, Structured
-from sepgconv.nn._checkpoint import Rewind
 from sepgconv.nn._conv import _Conv
+from sepgconv.nn._recompute import Rewind
 
 WIDTH = 100
 
@@ -153,7 +152,7 @@ class _Watch:
                 sources = [value for value in inputs if isinstance(value, Tensor)]
                 source = sources[0] if sources else output
                 if isinstance(layer, _Conv):
-                    seen.execution = type(_executor(layer, source)).__name__.lower()
+                    seen.execution = layer.plan.execution
                 work = multiply_adds(layer, source, output)
                 seen.multiply_adds = work if seen.multiply_adds is None else seen.multiply_adds + (work or 0)
                 new = all(value.data_ptr() != output.data_ptr() for value in sources)
@@ -166,19 +165,14 @@ class _Watch:
 def multiply_adds(layer: nn.Module, source: Tensor, output: Tensor) -> int | None:
     """Multiply-adds that a layer needs for one output; None for layers that are not convolutions or linear maps.
 
-    Those of group convolutions are their executor's. It may mix channels and group elements at every pixel of the
+    Those of group convolutions are their plan's. It may mix channels and group elements at every pixel of the
     input before it convolves to the pixels of the output, so the two numbers of pixels count separately. Sampling the
     kernel, which does not depend on the batch, is not counted.
     """
     if isinstance(layer, _Conv):
-        geometry, channels = layer.geometry, (layer.in_channels, layer.out_channels)
-        batch, space = output.shape[0], geometry.space
-        executor = _executor(layer, source)
-        # The count is linear in the number of taps: two kernel sizes tell its spatial part from the rest.
-        one, nine = (executor.multiply_adds(replace(geometry, kernel_size=k), channels) for k in (1, 3))
-        tap = (nine - one) / (3**space - 1)
-        pixels = math.prod(source.shape[-space:]), math.prod(output.shape[-space:])
-        return round(batch * ((one - tap) * pixels[0] + tap * geometry.kernel_size**space * pixels[1]))
+        space = layer.out_grid.space
+        pixels = (math.prod(x.shape[-space:]) for x in (source, output))
+        return len(output) * layer.plan.multiply_adds(*pixels)
     if isinstance(layer, _ConvTransposeNd):
         return source.numel() * layer.out_channels // layer.groups * math.prod(layer.kernel_size)
     if isinstance(layer, _ConvNd):
@@ -262,7 +256,3 @@ def profile(model: nn.Module, x: Tensor, *, repeats: int = 3) -> Profile:
         sum(p.numel() for p in model.parameters()),
         statistics.median(whole),
     )
-
-
-def _executor(layer: _Conv, source: Tensor) -> Dense | Structured:
-    return layer.executor_for(len(source) * math.prod(source.shape[-layer.out_grid.space :]))

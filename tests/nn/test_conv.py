@@ -1,6 +1,5 @@
 import copy
 import pickle
-import time
 
 import pytest
 import torch
@@ -35,9 +34,9 @@ def test_shapes_in_one_two_and_three_dimensions(grid: sg.Grid) -> None:
 
 def test_rotations_and_scales_of_volumes() -> None:
     """Nothing assumes the plane: SO(2) about the z axis times dilations of R³."""
-    from sepgconv.grids import _rotations, _scales
+    from sepgconv.grids._factories import rotations_of, scales_of
 
-    grid = sg.Grid(3, (_rotations(3, 4, "random"), _scales(3, 2, 2.0, "fixed", 1)))
+    grid = sg.Grid(3, (rotations_of(3, 4, "random"), scales_of(3, 2, 2.0, "fixed", 1)))
     net = nn.Sequential(sg.LiftingConv(1, 2, 3, grid=grid), sg.GroupConv(2, 2, 3, grid=grid)).double().eval()
     grid.resample()
     report = sg.testing.equivariance_error(net, torch.randn(1, 1, 5, 6, 6, dtype=torch.float64), grid=grid, trim=0)
@@ -77,18 +76,18 @@ def test_compile_without_a_graph_break_equals_eager(training: bool) -> None:
         (lambda: sg.LiftingConv(1, 2, 3, grid=sg.se2(4)), (1, 1, 6, 6)),
         (lambda: small_net(sg.sim2(4, 2)), (4, 1, 8, 8)),
     ):
-        module = make().train(training)
-        x = torch.randn(*shape)
-        compiled = torch.compile(copy.deepcopy(module), fullgraph=True, backend="aot_eager")
+        module = make().double().train(training)  # in which rounding says nothing
+        x = torch.randn(*shape, dtype=torch.float64)
+        compiled = torch.compile(copy.deepcopy(module), fullgraph=True, dynamic=True, backend="aot_eager")
         torch.manual_seed(1)
         expected = module(x)
         torch.manual_seed(1)
         found = compiled(x)
-        assert_close(found, expected, atol=1e-5, rtol=1e-4)
+        assert_close(found, expected, atol=1e-11, rtol=1e-9)
         found.square().sum().backward()
         expected.square().sum().backward()
         for a, b in zip(compiled.parameters(), module.parameters(), strict=True):
-            assert_close(a.grad, b.grad, atol=1e-4, rtol=1e-3)
+            assert (a.grad - b.grad).abs().max() <= 1e-10 * b.grad.abs().max().clamp_min(1)
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -157,13 +156,11 @@ def test_set_resolution_refines_what_the_network_computes() -> None:
     assert errors[1] < 0.2
 
 
-def test_kernels_are_sampled_once_in_eval_until_something_changes() -> None:
+def test_kernels_are_sampled_once_in_eval_until_something_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     net = small_net(sg.se2(4))
     x = torch.randn(1, 1, 8, 8)
-    counts = {"n": 0}
-    for module in net.modules():
-        if isinstance(module, GroupKernel):
-            module.register_forward_pre_hook(lambda *_: counts.update(n=counts["n"] + 1))
+    counts, sample = {"n": 0}, GroupKernel.forward
+    monkeypatch.setattr(GroupKernel, "forward", lambda kernel: counts.update(n=counts["n"] + 1) or sample(kernel))
 
     def samplings() -> int:
         counts["n"] = 0
@@ -180,7 +177,7 @@ def test_kernels_are_sampled_once_in_eval_until_something_changes() -> None:
         net[0].kernel.networks[0].out.weight.mul_(2)
     assert samplings() == 1
     net.load_state_dict(net.state_dict())
-    assert samplings() == 4
+    assert samplings() == 0  # the same weights
     sg.set_resolution(net, rotations=8)
     assert samplings() == 4
     counts["n"] = 0
@@ -207,19 +204,6 @@ def test_an_optimiser_step_invalidates_the_cache() -> None:
         after = conv(x)
     assert not torch.allclose(before, after)
     assert_close(after, conv(x).detach())
-
-
-def test_building_the_papers_stack_is_quick() -> None:
-    best = {}
-    for factorisation in ("separable", "nonseparable"):
-        seconds = []
-        for _ in range(4):  # the machine may be busy with something else
-            start = time.perf_counter()
-            sg.models.resnet(sg.se2(8), factorisation=factorisation)
-            seconds.append(time.perf_counter() - start)
-        best[factorisation] = min(seconds)
-    print("building the paper's ResNet:", {name: f"{s:.3f} s" for name, s in best.items()})
-    assert max(best.values()) < 0.3
 
 
 def test_autocast_keeps_coordinates_precise() -> None:

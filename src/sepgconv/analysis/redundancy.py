@@ -1,6 +1,5 @@
 """How much kernels vary along the subgroup: PCA of full kernels, and the variance of k_H."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -8,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sepgconv.functional import multiply
+from sepgconv.kernels import multiply
 from sepgconv.nn import GroupConv
 
 
@@ -56,7 +55,7 @@ def subgroup_kernel(layer: GroupConv) -> Float[Tensor, "h i j"]:
     kernel = layer.kernel
     for factor, network in zip(kernel.factors, kernel.networks, strict=True):
         if factor.coordinates and "x" not in factor.coordinates.split() and factor.channels == "ij":
-            rows, _ = kernel.coordinates(factor)
+            rows, _ = kernel.coordinates(factor, kernel.positions()[0])
             return network(rows).reshape(len(rows), *kernel.channels)
     raise ValueError(f"the variance of k_H needs a factor k_H^ij(h), got the table {kernel.factors}")
 
@@ -70,9 +69,7 @@ def over_layers(
     try:
         with torch.no_grad():
             return [
-                LayerValues(
-                    name, math.prod(layer.geometry.source) * layer.in_channels * layer.out_channels, measure(layer)
-                )
+                LayerValues(name, layer.grid.size * layer.in_channels * layer.out_channels, measure(layer))
                 for name, layer in network.named_modules()
                 if isinstance(layer, GroupConv) and layer.kernel_size >= least_size
             ]

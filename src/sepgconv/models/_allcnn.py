@@ -1,15 +1,15 @@
 """All-CNN-C (Springenberg et al. 2014) with group convolutions, as in the paper's comparison on CIFAR-10."""
 
+import copy
 from collections.abc import Sequence
 
 from torch import nn
 
-from sepgconv.factors import Factor
 from sepgconv.grids import Grid
+from sepgconv.kernels import Factor, KernelConfig
 from sepgconv.models._resnet import widen
 from sepgconv.models._segments import Recomputed
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, SpatialPool
-from sepgconv.siren import KernelConfig
 
 
 def allcnnc(
@@ -27,7 +27,7 @@ def allcnnc(
     """Seven convolutions with spatial extent and two without, pooled to logits over the group.
 
     Args:
-        grid: the group that all layers are equivariant to.
+        grid: the group that all layers are equivariant to; the model takes a copy of it.
         in_channels: channels of the images.
         num_classes: number of logits.
         factorisation: as in `GroupConv`.
@@ -41,6 +41,7 @@ def allcnnc(
         `(b, in_channels, y, x)` → `(b, num_classes)`
     """
     narrow, wide = widen(96, width), widen(192, width)
+    grid = copy.deepcopy(grid)  # whose shift is the model's alone
     shared = {"grid": grid, "factorisation": factorisation, "kernel": kernel}
 
     def conv(before: int, after: int, size: int) -> list[nn.Module]:

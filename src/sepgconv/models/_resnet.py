@@ -1,14 +1,14 @@
 """The paper's ResNet (appendix B.1): one lifting convolution, two residual blocks, one last group convolution."""
 
+import copy
 from collections.abc import Sequence
 
 from torch import nn
 
-from sepgconv.factors import Factor
 from sepgconv.grids import Grid
+from sepgconv.kernels import Factor, KernelConfig
 from sepgconv.models._segments import Recomputed
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool
-from sepgconv.siren import KernelConfig
 
 
 def widen(channels: int, width: float) -> int:
@@ -33,7 +33,7 @@ def resnet(
     """The paper's shallow ResNet; on `translation2()` with `factorisation="nonseparable"` it is the plain baseline.
 
     Args:
-        grid: the group that all layers are equivariant to.
+        grid: the group that all layers are equivariant to; the model takes a copy of it.
         in_channels: channels of the images.
         num_classes: number of logits.
         factorisation: as in `GroupConv`.
@@ -47,6 +47,7 @@ def resnet(
         `(b, in_channels, y, x)` → `(b, num_classes)`
     """
     narrow, wide = widen(32, width), widen(64, width)
+    grid = copy.deepcopy(grid)  # whose shift is the model's alone
     shared = {"grid": grid, "factorisation": factorisation, "kernel": kernel}
     last = min(max(image_size // 4 - 7, 3), 11)
     sequence = Recomputed if checkpoint else nn.Sequential

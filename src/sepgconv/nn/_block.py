@@ -8,14 +8,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sepgconv.factors import Factor
 from sepgconv.grids import Grid
-from sepgconv.lean import add_relu
-from sepgconv.nn._check import hooked, inference
-from sepgconv.nn._checkpoint import recompute
+from sepgconv.kernels import Factor, KernelConfig
 from sepgconv.nn._conv import GroupConv
+from sepgconv.nn._fused import conv_norm_relu
 from sepgconv.nn._norm import BatchNorm
-from sepgconv.siren import KernelConfig
+from sepgconv.nn._recompute import recompute
 
 
 class ResidualBlock(nn.Module):
@@ -75,24 +73,25 @@ class ResidualBlock(nn.Module):
 
     def begin(self, features: Float[Tensor, "b i h *space"]) -> Float[Tensor, "b i h *space"]:
         """What the second convolution takes."""
-        return self.conv1.rectified(features, self.norm1, private=not hooked(self.conv2))
+        return conv_norm_relu(self.conv1, self.norm1, features, reader=self.conv2)
 
     def finish(
         self, features: Float[Tensor, "b i h *space"], hidden: Float[Tensor, "b i h *space"]
     ) -> Float[Tensor, "b j o *space"]:
         """The block's output from its input and what `begin` has made of it."""
-        hidden = self._segment(partial(self.conv2.rectified, norm=self.norm2), hidden, self.conv2, self.norm2)
-        if isinstance(self.shortcut, nn.Identity):
-            shortcut = self.shortcut(features)
-        else:
-            shortcut = self._segment(self.shortcut, features, self.shortcut)
-        if inference():
-            return F.relu(hidden.add_(shortcut), inplace=True)
-        return add_relu(hidden, shortcut)
+        hidden = self._segment(partial(conv_norm_relu, self.conv2, self.norm2), hidden, self.conv2, self.norm2)
+        shortcut = self._segment(self.shortcut, features, self.shortcut)
+        if shortcut.shape != hidden.shape:
+            raise ValueError(
+                f"ResidualBlock cannot add {type(self.shortcut).__name__}'s {tuple(shortcut.shape)} to "
+                f"{type(self.conv2).__name__}'s {tuple(hidden.shape)}"
+            )
+        return F.relu(hidden + shortcut, inplace=True)
 
     def _segment(self, function: Callable[[Tensor], Tensor], features: Tensor, *modules: nn.Module) -> Tensor:
         """`function(features)`, which runs these modules: what is computed again at a time, so the less the better."""
-        return recompute(function, modules, features) if self.checkpoint else function(features)
+        again = self.checkpoint and not isinstance(function, nn.Identity)
+        return recompute(function, modules, features) if again else function(features)
 
     def extra_repr(self) -> str:
         """Whether activations are computed again."""

@@ -19,15 +19,9 @@ def whole(name: str, value: object, least: int) -> int:
     return value
 
 
-def inference() -> bool:
-    """Whether nothing is recorded, neither for gradients nor by a compiler: results may be kept and written over."""
-    return not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-
-
-def hooked(*modules: nn.Module) -> bool:
-    """Whether someone looks at what goes into modules or comes out of them, so that they must be called."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, name) for module in modules for name in hooks)
+def described(layer: nn.Module) -> str:
+    """A layer in a message."""
+    return f"{type(layer).__name__}({layer.extra_repr()})"
 
 
 def floating(x: Tensor, layer: nn.Module) -> None:
@@ -53,7 +47,7 @@ def symmetric_sampling(layer: nn.Module, sizes: tuple[int, ...], kernel: int, st
     smaller = larger - stride
     fits = f"{smaller} or {larger}" if smaller >= kernel - 2 * padding and smaller > 0 else f"{larger}"
     warnings.warn(
-        f"{type(layer).__name__}({layer.extra_repr()}) loses equivariance on an input of size {size}: stride {stride} "
+        f"{described(layer)} loses equivariance on an input of size {size}: stride {stride} "
         f"with a window of {kernel} and padding {padding} samples it off centre. Crop, pad or resize so that this "
         f"layer sees {fits} (or use stride 1).",
         EquivarianceWarning,

@@ -1,28 +1,25 @@
 """Lifting and group convolutions."""
 
-import math
 from collections.abc import Sequence
-from itertools import zip_longest
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from sepgconv.factors import LIFTING, Factor, resolve
-from sepgconv.functional import Dense, Structured, Weights
-from sepgconv.geometry import Geometry
+from sepgconv.execution.kept import Kept, sources
+from sepgconv.execution.plan import Plan, Weights, make_plan
+from sepgconv.execution.sizes import Sizes
 from sepgconv.grids import Grid
-from sepgconv.kernels import GroupKernel
-from sepgconv.nn._check import AXES, floating, hooked, inference, symmetric_sampling, whole
-from sepgconv.nn._norm import affine, rectify
-from sepgconv.siren import KernelConfig
+from sepgconv.grids._draws import check_draw, mark
+from sepgconv.kernels import LIFTING, Factor, GroupKernel, KernelConfig, resolve
+from sepgconv.nn._check import AXES, described, symmetric_sampling, whole
+from sepgconv.nn._norm import BatchNorm
 
 EXECUTIONS = ("auto", "dense", "structured")
 
 
 class _Conv(nn.Module):
-    """What both convolutions do: sample the kernel (once, in eval), pick an execution, convolve."""
+    """What both convolutions do: sample the kernel (once, in eval), convolve as planned."""
 
     def __init__(
         self,
@@ -46,8 +43,6 @@ class _Conv(nn.Module):
             raise ValueError(
                 f"kernel_size must be odd, so that the kernel has a centre to turn about; got {kernel_size}"
             )
-        if execution not in EXECUTIONS:
-            raise ValueError(f"execution must be one of {', '.join(EXECUTIONS)}; got {execution!r}")
         self.stride, self.execution = whole("stride", stride, 1), execution
         if isinstance(padding, str):
             if padding not in ("same", "valid"):
@@ -55,12 +50,18 @@ class _Conv(nn.Module):
             self.padding = kernel_size // 2 if padding == "same" else 0
         else:
             self.padding = whole("padding", padding, 0)
+        if execution not in EXECUTIONS:
+            raise ValueError(f"execution must be one of {', '.join(EXECUTIONS)}; got {execution!r}")
         self.kernel = GroupKernel(channels, kernel_size, factors=factors, config=kernel, grid=grid, source=source)
         self.bias = nn.Parameter(torch.zeros(channels[1])) if bias else None
         self.redraws = source is not grid
-        point = kernel_size == 1 and self.stride == 1 and self.padding == 0
-        self._dense, self._structured = Dense(), Structured(self.kernel.terms, point)
-        self._cache: tuple[object, Weights] | None = None
+        self.saves_memory = False
+        self._axes = f"({'b, c' if source is None else 'b, c, h'}, {AXES[grid.space]})"
+        self._seen = 0
+        self._kept: Kept | None = None
+        self._planned: tuple[object, ...] = ()
+        self._plans: dict[str, Plan] = {}
+        self.refresh()
 
     @property
     def out_grid(self) -> Grid:
@@ -68,106 +69,122 @@ class _Conv(nn.Module):
         return self.kernel.grid
 
     @property
-    def geometry(self) -> Geometry:
-        """Sizes at the grids' current resolution."""
-        targets = self.kernel.grid.axes
-        sources = self.kernel.source.axes if self.kernel.source else ()
-        return Geometry(
-            space=self.out_grid.space,
+    def plan(self) -> Plan:
+        """How the layer computes at the grids' resolution and on its device; `print` shows it."""
+        if "kernel" not in vars(self).get("_modules", {}):
+            raise RuntimeError(f"{type(self).__name__} has no plan before it is built: call super().__init__() first")
+        self.refresh()
+        stock = torch.compiler.is_compiling() or self.kernel.points.device.type != "cpu"
+        return self._plans["other" if stock else "cpu"]
+
+    def refresh(self) -> None:
+        """Makes tables and plans anew if the grids have another resolution."""
+        kernel, rank = self.kernel, len(self.kernel.names)
+        kernel.refresh()
+        wanted = (kernel.built, kernel.grid.shape, kernel.source and kernel.source.shape, self.execution)
+        if self._planned == wanted:
+            return
+        if self.execution not in EXECUTIONS:
+            allowed = ", ".join(EXECUTIONS)
+            raise ValueError(f"execution must be one of {allowed}; got {self.execution!r} in {described(self)}")
+        sizes = Sizes(
+            names=tuple(kernel.names),
+            space=kernel.grid.space,
             kernel_size=self.kernel_size,
             stride=self.stride,
             padding=self.padding,
-            source=tuple(axis.count for axis in sources) or (1,) * len(targets),
-            target=tuple(axis.count for axis in targets),
-            periodic=tuple(axis.group.period is not None for axis in targets),
-            reach=tuple(axis.neighbours(source) for axis, source in zip_longest(targets, sources)),
+            channels=(self.in_channels, self.out_channels),
+            source=kernel.source.shape if kernel.source else (1,) * rank,
+            target=kernel.grid.shape,
+            circulant=tuple(table.circulant for table in kernel.relatives) or (False,) * rank,
+            band=tuple(table.band for table in kernel.relatives) or (None,) * rank,
         )
-
-    @property
-    def executor(self) -> Dense | Structured:
-        """The execution in use for images of a usual size."""
-        return self.executor_for(1 << 14)
-
-    def executor_for(self, pixels: int) -> Dense | Structured:
-        """The execution that is expected to be faster on so many pixels, unless one was asked for."""
-        if self.execution != "auto":
-            return self._dense if self.execution == "dense" else self._structured
-        if [stage.spatial for stage in self._structured.stages] == [True]:
-            return self._dense  # one convolution either way, and this one rounds less
-        sizes = (self.geometry, (self.in_channels, self.out_channels), pixels)
-        return (
-            self._structured if self._structured.nanoseconds(*sizes) < self._dense.nanoseconds(*sizes) else self._dense
-        )
+        self._plans = {kind: make_plan(kernel.terms, sizes, self.execution, kind) for kind in ("cpu", "other")}
+        self._planned = wanted
 
     def save_memory(self) -> None:
         """Takes large features a few images at a time: less memory, the same numbers, a tenth more time."""
-        self._structured.save_memory()
+        self.saves_memory = True
 
-    def _weights(self, executor: Dense | Structured, scale: Tensor | None) -> Weights:
-        """The sampled kernel in the executor's form; in eval without gradients it is kept until something changes.
+    def _weights(self, plan: Plan, scale: Tensor | None) -> Weights:
+        """The sampled kernel in the plan's form; in eval without gradients it is kept until something changes.
 
         `scale` multiplies output channels.
         """
-        sizes = (self.geometry, (self.in_channels, self.out_channels))
-        if self.training or not inference():
-            self._cache = None
-            return executor.prepare(self._values(scale), *sizes)
-        grids = [self.kernel.grid, *([self.kernel.source] if self.kernel.source else [])]
-        tensors = [*self.kernel.parameters(), *(grid.offset for grid in grids)]
-        stamps = tuple((t.data_ptr(), t.dtype, 0 if t.is_inference() else t._version) for t in tensors)
-        key = (stamps, self.geometry, executor, None if scale is None else tuple(scale.tolist()))
-        if self._cache is None or self._cache[0] != key:
-            self._cache = (key, executor.prepare(self._values(scale), *sizes))
-        return self._cache[1]
-
-    def _values(self, scale: Tensor | None) -> list[Tensor]:
-        values = self.kernel()
+        now = None if self.training else sources(self.kernel, self.kernel.points)
+        if now is None:
+            self._kept = None
+            return self._sample(plan, scale)
+        now.facts.append(plan)
         if scale is not None:
-            last = max(n for n, term in enumerate(self.kernel.terms) if "j" in term.channels)
-            values[last] = values[last] * scale
-        return values
+            now.tensors.append(scale)
+        kept = self._kept  # read once: other threads may put another in its place
+        if kept is None or not kept.holds(now):
+            kept = self._kept = Kept(now, self._sample(plan, scale))
+        return kept.weights
 
-    def _convolve(
-        self,
-        features: Float[Tensor, "b i h *space"],
-        norm: nn.modules.batchnorm._BatchNorm | None = None,
-        *,
-        private: bool = False,
+    def _sample(self, plan: Plan, scale: Tensor | None) -> Weights:
+        with torch.autocast(self.kernel.points.device.type, enabled=False):
+            values = self.kernel()
+            if scale is not None:
+                last = max(n for n, term in enumerate(self.kernel.terms) if "j" in term.channels)
+                values[last] = values[last] * scale
+            return plan.prepare(values)
+
+    def convolve(
+        self, features: Float[Tensor, "b i h *space"], norm: BatchNorm | None = None, *, own: bool = False
     ) -> Float[Tensor, "b j o *out"]:
-        """Convolves, with a norm as part of the kernel if one is given; `private` is as in `piecewise`."""
-        like = next(self.kernel.parameters())
-        if features.dtype != like.dtype and not torch.is_autocast_enabled(features.device.type):
-            raise ValueError(f"input is {features.dtype} but the layer's parameters are {like.dtype}")
-        if self.out_grid.axes:
-            symmetric_sampling(self, tuple(features.shape[3:]), self.kernel_size, self.stride, self.padding)
-        if self.training and self.redraws:
-            self.out_grid.resample()
+        """Convolves, with a norm in eval as part of the kernel if one is given.
+
+        With `own`, the gradient that comes back belongs to this layer alone, and may be written over.
+        """
+        grid, source = self.kernel.grid, self.kernel.source
+        watched = not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
+        if source is not None and source.random and watched and (self.training or source.origin == "layer"):
+            self._seen = check_draw(features, source, self._seen, self)
+        if self.redraws:
+            grid.redraw() if self.training else grid.rest()
         bias, scale = self.bias, None
         if norm is not None:
-            scale, shift = affine(norm)
+            scale, shift = norm.folded()
             bias = shift if bias is None else bias * scale + shift
-        executor = self.executor_for(len(features) * math.prod(features.shape[3:]))
-        sizes = (self.geometry, (self.in_channels, self.out_channels))
-        return executor.apply(features, self._weights(executor, scale), *sizes, bias, private=private)
+        own_ways = features.device.type == "cpu" and not torch.compiler.is_compiling()
+        plan = self._plans["cpu" if own_ways else "other"]
+        result = plan.run(features, self._weights(plan, scale), bias, saving=self.saves_memory, own=own)
+        if grid.random and grid is not source and watched:
+            mark(result, grid)
+        return result
 
-    def _check_axes(self, x: Tensor, names: str) -> None:
-        floating(x, self)
-        axes = f"({names}, {AXES[self.out_grid.space]})"
-        if x.ndim != axes.count(",") + 1:
-            raise ValueError(f"{type(self).__name__} takes {axes}, got {x.ndim} axes: {tuple(x.shape)}")
+    def check(self, x: Tensor) -> None:
+        """Refuses what the layer cannot take."""
+        name, kernel, space = type(self).__name__, self.kernel, self.kernel.grid.space
+        if self._planned != (kernel.built, kernel.grid.shape, kernel.source and kernel.source.shape, self.execution):
+            self.refresh()
+        if not x.is_floating_point():
+            raise ValueError(f"{name} takes real floating-point input, got {x.dtype}")
+        if x.ndim != self._axes.count(",") + 1:
+            raise ValueError(f"{name} takes {self._axes}, got {x.ndim} axes: {tuple(x.shape)}")
         if x.shape[1] != self.in_channels:
+            raise ValueError(f"{name} has in_channels={self.in_channels}, got {x.shape[1]}: {tuple(x.shape)}")
+        if kernel.source is not None and x.shape[2] != kernel.source.size:
             raise ValueError(
-                f"{type(self).__name__} has in_channels={self.in_channels}, got {x.shape[1]}: {tuple(x.shape)}"
+                f"the h axis has length {x.shape[2]} but the grid has {kernel.source.size} elements: "
+                f"input {tuple(x.shape)}, {kernel.source}, in {described(self)}"
             )
-        reach = [size + 2 * self.padding for size in x.shape[axes.count(",") + 1 - self.out_grid.space :]]
-        if min(reach) < self.kernel_size:
+        if x.dtype != kernel.points.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise ValueError(f"input is {x.dtype} but the layer's parameters are {kernel.points.dtype}")
+        if min(x.shape[-space:]) + 2 * self.padding < self.kernel_size:
             raise ValueError(
-                f"{type(self).__name__} with kernel_size={self.kernel_size} and padding={self.padding} "
+                f"{name} with kernel_size={self.kernel_size} and padding={self.padding} "
                 f"does not fit an input of shape {tuple(x.shape)}"
             )
+        if torch.jit.is_tracing():
+            raise ValueError(f"{name} cannot be traced by torch.jit, which would freeze its kernel; use torch.export")
+        if kernel.names and self.stride > 1:
+            symmetric_sampling(self, tuple(x.shape[-space:]), self.kernel_size, self.stride, self.padding)
 
     def __getstate__(self) -> dict:
-        return {**super().__getstate__(), "_cache": None}
+        return {**super().__getstate__(), "_kept": None}
 
     def extra_repr(self) -> str:
         """Channels, kernel size and whatever is not the default."""
@@ -230,8 +247,8 @@ class LiftingConv(_Conv):
 
     def forward(self, images: Float[Tensor, "b i *space"]) -> Float[Tensor, "b j h *out"]:
         """Convolves images with the kernel at every element of the grid."""
-        self._check_axes(images, "b, c")
-        return self._convolve(images.unsqueeze(2))
+        self.check(images)
+        return self.convolve(images.unsqueeze(2))
 
 
 class GroupConv(_Conv):
@@ -274,8 +291,10 @@ class GroupConv(_Conv):
         target = grid if out_grid is None else out_grid
         if target.group != grid.group:
             raise ValueError(f"grid and out_grid must sample one group, got {grid.group} and {target.group}")
-        if target.reach != grid.reach:
-            raise ValueError(f"grid and out_grid must have one max_scale, got {grid.reach:g} and {target.reach:g}")
+        if target.widening != grid.widening:
+            raise ValueError(
+                f"grid and out_grid must have one max_scale, got {grid.widening:g} and {target.widening:g}"
+            )
         super().__init__(
             (in_channels, out_channels),
             kernel_size,
@@ -297,32 +316,5 @@ class GroupConv(_Conv):
 
     def forward(self, features: Float[Tensor, "b i h *space"]) -> Float[Tensor, "b j o *out"]:
         """Convolves features on `grid` to features on `out_grid`."""
-        self._check(features)
-        return self._convolve(features)
-
-    def rectified(
-        self,
-        features: Float[Tensor, "b i h *space"],
-        norm: nn.modules.batchnorm._BatchNorm,
-        *,
-        private: bool = False,
-    ) -> Float[Tensor, "b j o *out"]:
-        """`relu(norm(self(features)))`; in eval without gradients the norm becomes part of the kernel.
-
-        Modules with hooks are called one by one; without them nobody but the norm sees what it is given. `private` is
-        as in `lean.batch_norm`.
-        """
-        if hooked(self, norm):
-            return rectify(self(features), norm, private=private)
-        self._check(features)
-        if norm.training or norm.running_mean is None or not inference():
-            return rectify(self._convolve(features, private=True), norm, private=private)
-        return F.relu(self._convolve(features, norm), inplace=True)
-
-    def _check(self, features: Tensor) -> None:
-        self._check_axes(features, "b, c, h")
-        if features.shape[2] != self.grid.size:
-            raise ValueError(
-                f"the h axis has length {features.shape[2]} but the grid has {self.grid.size} elements: "
-                f"input {tuple(features.shape)}, {self.grid}"
-            )
+        self.check(features)
+        return self.convolve(features)

@@ -1,22 +1,10 @@
 """Batch normalisation of features on a group."""
 
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sepgconv.lean import FEW, batch_norm, in_rows
-from sepgconv.nn._check import floating, hooked
-
-
-def affine(norm: nn.modules.batchnorm._BatchNorm) -> tuple[Float[Tensor, "c"], Float[Tensor, "c"]]:
-    """What a norm in eval multiplies channels by, and what it adds."""
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    scale = (norm.running_var + norm.eps).rsqrt()
-    scale = scale if norm.weight is None else scale * norm.weight
-    shift = -norm.running_mean * scale
-    return scale, shift if norm.bias is None else shift + norm.bias
+from sepgconv.execution.cpu.norm import batch_norm, in_rows
 
 
 class BatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -27,7 +15,8 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
     """
 
     def _check_input_dim(self, input: Tensor) -> None:
-        floating(input, self)
+        if not input.is_floating_point():
+            raise ValueError(f"BatchNorm takes real floating-point input, got {input.dtype}")
         if input.ndim != 2 and not 4 <= input.ndim <= 6:
             raise ValueError(f"BatchNorm takes (b, c, h, ...) with 1 to 3 spatial axes, got {tuple(input.shape)}")
         if input.shape[1] != self.num_features:
@@ -35,46 +24,36 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def forward(self, input: Float[Tensor, "b c h *space"]) -> Float[Tensor, "b c h *space"]:
         """Normalises; in the memory layout of the convolutions, without a copy."""
-        if self.num_features < FEW and self._in_training(input):
-            return self._batch(input, relu=False)
-        self._check_input_dim(input)
-        rows = rearrange(input, "b c h ... -> b ... h c")
-        if not rows.is_contiguous():
-            return super().forward(input)
-        return rearrange(
-            super().forward(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape), "b ... h c -> b c h ..."
-        )
+        return self.normalise(input)
 
-    def rectified(
-        self, input: Float[Tensor, "b c h *space"], *, private: bool = False
-    ) -> Float[Tensor, "b c h *space"]:
-        """`relu(self(input))`; in training it keeps nothing but the input for the backward pass.
+    def folded(self) -> tuple[Float[Tensor, "c"], Float[Tensor, "c"]]:
+        """What a norm that does not look at the batch multiplies channels by, and what it adds."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        scale = (self.running_var + self.eps).rsqrt()
+        scale = scale if self.weight is None else scale * self.weight
+        shift = -self.running_mean * scale
+        return scale, shift if self.bias is None else shift + self.bias
 
-        `private` is as in `lean.batch_norm`.
+    def normalise(self, input: Tensor, *, relu: bool = False, own: bool = False) -> Tensor:
+        """Normalises and, with `relu`, rectifies in the same operation, which keeps nothing but the input.
+
+        With `own`, the gradient that comes back belongs to this operation alone, and may be written over.
         """
-        if hooked(self) or not self._in_training(input):
-            return F.relu(self(input))
-        return self._batch(input, relu=True, private=private)
-
-    def _in_training(self, input: Tensor) -> bool:
-        """Whether there is a batch to take statistics of, in our layout."""
-        one = input.numel() == self.num_features  # stock batch norm knows what to say
-        return self.training and input.ndim >= 4 and not one and in_rows(input)
-
-    def _batch(self, input: Tensor, *, relu: bool, private: bool = False) -> Tensor:
-        """Normalises by the statistics of the batch, which the running ones follow."""
         self._check_input_dim(input)
+        ours = input.ndim >= 4 and in_rows(input)
+        if input.ndim >= 4 and not ours and input.movedim(1, -1).is_contiguous():
+            # Channels-last: any order of the other axes will do, and torch's sums over such rows are not exact.
+            return self.normalise(input.movedim(-1, 2), relu=relu, own=own).movedim(2, -1)
+        if not ours or input.numel() == self.num_features:
+            normal = super().forward(input)  # which has a message for a single value per channel
+            return F.relu(normal) if relu else normal
         momentum = 0.0 if self.momentum is None else self.momentum
-        if self.track_running_stats and self.num_batches_tracked is not None:
+        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             if self.momentum is None:
                 momentum = 1.0 / float(self.num_batches_tracked)
-        running = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
-        return batch_norm(input, self.weight, self.bias, running, momentum, self.eps, relu=relu, private=private)
-
-
-def rectify(features: Tensor, norm: nn.modules.batchnorm._BatchNorm, *, private: bool = False) -> Tensor:
-    """`relu(norm(features))`, in one operation if nobody has made another norm of ours, as SyncBatchNorm does."""
-    if isinstance(norm, BatchNorm) and type(norm).forward is BatchNorm.forward:
-        return norm.rectified(features, private=private)
-    return F.relu(norm(features))
+        kept = not self.training or self.track_running_stats
+        running = (self.running_mean, self.running_var) if kept else (None, None)
+        batch = self.training or self.running_mean is None
+        return batch_norm(input, self.weight, self.bias, running, momentum, self.eps, relu=relu, own=own, batch=batch)

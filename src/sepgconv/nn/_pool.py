@@ -1,12 +1,11 @@
 """Pooling over the subgroup and over space."""
 
-import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sepgconv.lean import max_pool
+from sepgconv.execution.cpu.pooling import max_pool
 from sepgconv.nn._check import floating, symmetric_sampling, whole
 
 REDUCTIONS = ("max", "mean", "sum")
@@ -84,7 +83,7 @@ class SpatialPool(nn.Module):
             "max": (F.max_pool1d, F.max_pool2d, F.max_pool3d),
             "mean": (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d),
         }
-        if self.reduce == "max" and dims == 2 and merged.is_contiguous(memory_format=torch.channels_last):
+        if self.reduce == "max" and dims == 2:
             pooled = max_pool(merged, self.kernel_size, self.stride, self.padding)
         else:
             pooled = pools[self.reduce][dims - 1](merged, self.kernel_size, self.stride, self.padding)

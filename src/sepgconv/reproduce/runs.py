@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 
+from sepgconv.kernels import KernelConfig
 from sepgconv.provenance import environment
-from sepgconv.siren import KernelConfig
 from sepgconv.training import (
     Checkpoints,
     Classifier,

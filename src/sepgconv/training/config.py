@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
 from sepgconv import models
 from sepgconv.grids import Grid, scale2, se2, sim2, translation2
-from sepgconv.siren import KernelConfig, KernelNetwork
+from sepgconv.kernels import KernelConfig, KernelNetwork
 
 Group = Literal["se2", "scale2", "sim2", "translation2"]
 Schedule = Literal["onecycle", "paper"]

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import sepgconv as sg
-from sepgconv.siren import ACTIVATIONS, KernelNetwork
+from sepgconv.kernels import KernelNetwork
+from sepgconv.kernels._networks import ACTIVATIONS
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import sepgconv as sg
-import sepgconv.lean
+from sepgconv.execution import plan
+from sepgconv.execution.cpu import norm
 from sepgconv.models._segments import Recomputed
 
 KERNEL = sg.KernelConfig(hidden=8, layers=1)
@@ -41,8 +42,8 @@ def assert_equal_steps(kept: nn.Module, again: nn.Module, x: torch.Tensor, steps
 def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small features are left to stock operations; with `large` they take the way of large ones, in chunks."""
     if request.param:
-        monkeypatch.setattr(sepgconv.lean, "SMALL", 0)
-        monkeypatch.setattr(sepgconv.lean, "CHUNK", 1000)
+        monkeypatch.setattr(norm, "SHORT", 0)
+        monkeypatch.setattr(norm, "LONG", 40)
 
 
 @pytest.mark.usefixtures("large")
@@ -92,11 +93,13 @@ def test_what_a_hook_has_seen_is_not_written_over() -> None:
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("name", ["conv1", "norm1", "conv2", "norm2"])
 @pytest.mark.parametrize("checkpoint", [False, True])
-def test_gradients_that_a_hook_has_seen_are_not_written_over(name: str, checkpoint: bool) -> None:
+def test_gradients_that_a_hook_has_seen_are_not_written_over(
+    name: str, checkpoint: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
     module, seen = sg.ResidualBlock(2, 2, 3, grid=sg.se2(4), kernel=KERNEL, checkpoint=checkpoint), []
-    for conv in (module.conv1, module.conv2):
-        conv._structured.large, conv._structured.piece = 0, 1
+    monkeypatch.setattr(plan, "LARGE", 0)
+    monkeypatch.setattr(plan, "PIECE", 1)
     module.get_submodule(name).register_full_backward_hook(
         lambda _, inputs, outputs: seen.extend((t, t.clone()) for t in (*inputs, *outputs))
     )

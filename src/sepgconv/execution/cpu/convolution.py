@@ -1,74 +1,76 @@
 """Convolutions of which torch has only slow versions on a CPU.
 
-All are ordinary differentiable functions. Where a fast way does not apply (another device, autocast, a compiler, a
-second derivative) they are made of stock operations and give the same numbers.
+All are ordinary differentiable functions. Where `plain` says so they are made of stock operations.
 """
-
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from itertools import pairwise
 
 import torch
 from einops import rearrange
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
-
-def stock(x: Tensor) -> bool:
-    """Whether to leave everything to torch."""
-    return x.device.type != "cpu" or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu")
-
-
-LARGE = 1 << 18
-"""Numbers in an image that does not fit into a core's cache."""
 LINE = 16
-"""Numbers in a cache line."""
-WIDE = 1 << 10
-"""Channels of a large image with which neighbouring pixels push each other out of the cache."""
-NARROW, BLOCK = 1 << 6, 1 << 20
-"""So many channels of it are then convolved at a time, of images with so many numbers in them altogether."""
+"""Numbers in a cache line of 64 bytes."""
+LARGE = 1 << 18
+"""Numbers in an image of 1 MB, which does not fit into a core's cache."""
+WIDE, NARROW, BLOCK = 1 << 10, 1 << 6, 1 << 20
+"""From 1,024 channels on, neighbouring pixels of a large image push each other out of the cache: 64 channels at a time
+are convolved, of images with a million numbers altogether (x0.7 at 2,048 channels; docs/speed.md)."""
 MANY, SLICE = 1 << 9, 1 << 9
-"""For the weights' gradient that pays in images of `MANY` pixels, and with `SLICE` channels."""
+"""From 512 pixels on, the weights' gradient of such images is taken 512 channels at a time (x0.95; docs/speed.md)."""
 SHORT, WORK = 14, 1 << 21
-"""Taps for which oneDNN has a fast gradient of the weights, and multiply-adds per image up to which its own will do."""
-_UNREAD = ContextVar("unread", default=False)
+"""oneDNN's own gradient of the weights is the faster one up to 14 taps, and up to 2 million multiply-adds per image;
+but not for kernels that are more than 14 wide (docs/speed.md)."""
 
 
-@contextmanager
-def unread() -> Iterator[None]:
-    """Within it a depthwise convolution leaves its result undefined: for when only its gradients are wanted."""
-    token = _UNREAD.set(True)
-    try:
-        yield
-    finally:
-        _UNREAD.reset(token)
+def plain(x: Tensor) -> bool:
+    """Whether to leave an operation to torch.
+
+    That is on other devices, under a compiler, autocast or a transform of torch.func, in forward mode, and for any
+    tensor that is not an ordinary one.
+    """
+    return (
+        x.device.type != "cpu"
+        or type(x) is not Tensor
+        or torch.compiler.is_compiling()
+        or torch.is_autocast_enabled("cpu")
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+    )
 
 
-def depthwise(x: Tensor, weight: Tensor, stride: int = 1, padding: tuple[int, int] = (0, 0)) -> Tensor:
+def spans(length: int, size: int) -> list[slice]:
+    """A length in pieces of a size, the last of which may be shorter."""
+    return [slice(start, start + size) for start in range(0, length, size)]
+
+
+def depthwise(
+    x: Tensor, weight: Tensor, stride: int = 1, padding: tuple[int, int] = (0, 0), *, wanted: bool = True
+) -> Tensor:
     """A convolution of each channel with its own kernel.
 
     oneDNN's gradient for the weights of a depthwise convolution takes up to five times as long as the convolution, and
     far longer for a kernel that is more than 14 wide. It is itself one, of every image with its gradient as the kernel;
     done so, image by image, that of large images is up to four times as fast. The gradient for x is one as well, with
-    the kernel turned round, and that is how it is taken for a stride of 1.
+    the kernel turned round, and that is how it is taken for a stride of 1. With `wanted=False` only gradients are asked
+    for, and the result may be whatever is in memory.
 
     Shapes:
         x `(b, c, y, x)`, channels-last; weight `(c, 1, k, l)`
     """
-    if stock(x) or x.dtype != torch.float32:
-        return F.conv2d(x, weight, None, stride, padding, 1, len(weight))
+    if plain(x) or x.dtype != torch.float32:
+        return F.conv2d(x, weight.contiguous(), None, stride, padding, 1, len(weight))
     if not torch.is_grad_enabled():
         return _depthwise(x, weight, stride, padding)
-    return _Depthwise.apply(x, weight, stride, padding)
+    return _Depthwise.apply(x, weight, stride, padding, wanted)
 
 
 class _Depthwise(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, stride: int, padding: tuple[int, int]) -> Tensor:
+    def forward(ctx, x: Tensor, weight: Tensor, stride: int, padding: tuple[int, int], wanted: bool) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.stride, ctx.padding = stride, padding
-        return (_empty if _UNREAD.get() else _depthwise)(x, weight, stride, padding)
+        return (_depthwise if wanted else _empty)(x, weight, stride, padding)
 
     @staticmethod
     def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -84,7 +86,7 @@ class _Depthwise(torch.autograd.Function):
             dx = _depthwise(grad, weight.flip(2, 3), 1, (around[0], around[1]))
         if by_image:
             dw = _weight_gradient(x, weight, grad, stride, padding)
-        return dx, dw, None, None
+        return dx, dw, None, None, None
 
 
 def _heavy(x: Tensor, weight: Tensor) -> bool:
@@ -109,11 +111,6 @@ def _weight_gradient(x: Tensor, weight: Tensor, grad: Tensor, stride: int, paddi
 def _crowded(x: Tensor) -> bool:
     """Whether all channels at a time are too many."""
     return x.shape[1] >= WIDE and x.shape[1:].numel() >= LARGE
-
-
-def spans(length: int, size: int) -> list[slice]:
-    """A length in pieces of a size, the last of which may be shorter."""
-    return [slice(start, start + size) for start in range(0, length, size)]
 
 
 def _side_by_side(x: Tensor) -> Tensor:
@@ -163,7 +160,7 @@ def grouped_product(x: Tensor, weight: Tensor) -> Tensor:
     Shapes:
         x `(b, y, x, groups·in)`, weight `(groups, in, out)` → `(b, y, x, groups·out)`
     """
-    if stock(x) or not torch.is_grad_enabled():
+    if plain(x) or not torch.is_grad_enabled():
         return _grouped(x, weight)
     return _Grouped.apply(x, weight)
 
@@ -190,56 +187,3 @@ class _Grouped(torch.autograd.Function):
                 left, right = (t.reshape(-1, len(weight), t.shape[-1] // len(weight)) for t in (f, g))
                 dw.baddbmm_(left.permute(1, 2, 0), right.transpose(0, 1))
         return dx, dw
-
-
-def piecewise(run: Callable[..., Tensor], pieces: int, x: Tensor, *weights: Tensor, private: bool = False) -> Tensor:
-    """`run(x, *weights)` for some images at a time, keeping nothing but x: the backward pass runs each piece again.
-
-    What lies between x and the result is then only ever there for one piece. The second run is told by
-    `wanted=False` that nobody reads its result, so that it may leave out its last step. A result that is `private`
-    goes to one operation that hands back a gradient of its own: x's gradient is written over it, if it has its shape.
-    """
-    if pieces == 1 or stock(x) or not torch.is_grad_enabled():
-        return run(x, *weights)
-    ends = [len(x) * piece // pieces for piece in range(pieces + 1)]
-    return _Piecewise.apply(run, [slice(*pair) for pair in pairwise(ends)], private, x, *weights)
-
-
-class _Piecewise(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx, run: Callable[..., Tensor], parts: list[slice], private: bool, x: Tensor, *weights: Tensor
-    ) -> Tensor:
-        ctx.run, ctx.parts, ctx.private = run, parts, private
-        ctx.save_for_backward(x, *weights)
-        result: Tensor | None = None
-        for span in parts:
-            piece = run(x[span], *weights)
-            result = piece.new_empty(len(x), *piece.shape[1:]) if result is None else result
-            result[span] = piece
-        assert result is not None
-        return result
-
-    @staticmethod
-    def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (x, *weights), grad = ctx.saved_tensors, grads[0]
-        needed = ctx.needs_input_grad[3:]
-        if torch.is_grad_enabled():  # a second derivative
-            inputs = [t for t, need in zip((x, *weights), needed, strict=True) if need]
-            found = iter(torch.autograd.grad(ctx.run(x, *weights), inputs, grad, create_graph=True))
-            return None, None, None, *(next(found) if need else None for need in needed)
-        dx = None
-        if needed[0]:
-            over = ctx.private and (grad.shape, grad.stride()) == (x.shape, x.stride())
-            dx = grad if over else torch.empty_like(x)
-        sums: list[Tensor] = []
-        for span in ctx.parts:
-            leaves = [t.detach().requires_grad_(n) for t, n in zip((x[span], *weights), needed, strict=True)]
-            with torch.enable_grad():
-                piece = ctx.run(*leaves, wanted=False)
-            found = list(torch.autograd.grad(piece, [leaf for leaf in leaves if leaf.requires_grad], grad[span]))
-            if dx is not None:
-                dx[span] = found.pop(0)
-            sums = [a.add_(b) for a, b in zip(sums, found, strict=True)] if sums else found
-        rest = iter(sums)
-        return None, None, None, dx, *(next(rest) if need else None for need in needed[1:])

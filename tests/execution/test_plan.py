@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import sepgconv as sg
-from sepgconv.functional import stages
+from sepgconv.execution import plan
+from sepgconv.execution.plan import contractions
 from sepgconv.kernels import ball
 
 
@@ -19,7 +20,7 @@ def by_definition(layer: sg.GroupConv, f: Tensor) -> Tensor:
     size, reach = layer.kernel_size, layer.kernel_size // 2
     h_in, h_out = layer.grid.elements, layer.out_grid.elements
     out = torch.zeros(len(f), layer.out_channels, len(h_out), *f.shape[3:], dtype=f.dtype)
-    radius = (size + 1) / 2 / layer.grid.reach
+    radius = (size + 1) / 2 / layer.grid.widening
     padded = torch.nn.functional.pad(f, (reach,) * 4)
     for (o, h), (n, g) in itertools.product(enumerate(h_out), enumerate(h_in)):
         relative = group.log(group.product(group.inverse(h), g))
@@ -157,8 +158,7 @@ def test_executions_agree_on_stride_padding_and_bias(stride: int, padding) -> No
 
 def test_plan_of_the_separable_kernel() -> None:
     layer = sg.GroupConv(2, 4, 3, grid=sg.sim2(4, 3), factorisation="h_separable")
-    plan = stages(layer.kernel.terms)
-    assert [(s.parts, s.spatial, s.before, s.after) for s in plan] == [
+    assert [contraction[1:] for contraction in contractions(layer.kernel.terms)] == [
         ((1,), False, "i", "j"),
         ((0,), False, "j", "j"),
         ((), True, "j", "j"),
@@ -188,14 +188,17 @@ def test_translation_is_the_plain_convolution(factorisation: str, size: int) -> 
 @pytest.mark.parametrize("grid", [sg.se2(4, sampling="fixed"), sg.sim2(4, 3, sampling="fixed")], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("size", [1, 3])
-def test_convolving_in_pieces_changes_nothing(grid: sg.Grid, dtype: torch.dtype, size: int) -> None:
+def test_convolving_in_pieces_changes_nothing(
+    grid: sg.Grid, dtype: torch.dtype, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     factorisation = "separable" if len(grid.axes) == 1 else "h_separable"
     conv = sg.GroupConv(3, 4, size, grid=grid, factorisation=factorisation, execution="structured", bias=True).to(dtype)
     torch.nn.init.normal_(conv.bias)
     x = torch.randn(5, 3, grid.size, 6, 6, dtype=dtype, requires_grad=True)
     found = []
     for large, piece in ((1 << 28, 1 << 26), (0, x.nbytes // 3)):
-        conv._structured.large, conv._structured.piece = large, piece
+        monkeypatch.setattr(plan, "LARGE", large)
+        monkeypatch.setattr(plan, "PIECE", piece)
         y = conv(x)
         found.append((y, *torch.autograd.grad(y.square().sum(), [x, *conv.parameters()])))
     for whole, pieces in zip(*found, strict=True):
@@ -204,8 +207,6 @@ def test_convolving_in_pieces_changes_nothing(grid: sg.Grid, dtype: torch.dtype,
 
 def test_saving_memory_takes_smaller_features_in_pieces() -> None:
     conv = sg.GroupConv(32, 32, 3, grid=sg.se2(8))
-    sizes, rows = (32, 32), torch.empty(1).expand(64, 28, 28, 8, 48)  # 77 MB, none of which is there
-    steps = conv._structured.steps(conv.geometry, sizes)
-    assert conv._structured._pieces(rows, steps, sizes) == 1
-    conv.save_memory()
-    assert conv._structured._pieces(rows, steps, sizes) == 2
+    rows = torch.empty(1).expand(64, 28, 28, 8, 48)  # 77 MB, none of which is there
+    assert conv.plan._pieces(rows, plan.LARGE) == 1
+    assert conv.plan._pieces(rows, plan.SAVING) == 2

@@ -5,10 +5,8 @@ import torch
 from torch.testing import assert_close
 
 import sepgconv as sg
-from sepgconv.factors import LIFTING, resolve
-from sepgconv.functional import multiply
-from sepgconv.kernels import GroupKernel, ball, relative_offsets, taps
-from sepgconv.siren import KernelNetwork
+from sepgconv.grids import relative_elements
+from sepgconv.kernels import LIFTING, GroupKernel, KernelNetwork, ball, multiply, resolve, taps
 
 
 def kernel(factorisation="separable", *, size: int = 5, grid=None, out_grid=None, channels=(2, 3)) -> GroupKernel:
@@ -40,7 +38,7 @@ def test_named_factorisations() -> None:
 @pytest.mark.parametrize(("sizes", "offsets"), [((8, 8), 8), ((4, 12), 12), ((8, 12), 24), ((6, 4), 12), ((1, 1), 1)])
 def test_rotation_offsets_are_circulant_and_evaluated_once(sizes, offsets) -> None:
     source, target = (sg.se2(n).axes[0] for n in sizes)
-    table = relative_offsets(source, target)
+    table = relative_elements(source, target)
     assert len(table.values) == offsets == math.lcm(*sizes)
     pairs = source.points[None] - target.points[:, None]
     difference = torch.remainder(table.values[table.index] - pairs + 1, 2 * math.pi) - 1
@@ -50,10 +48,12 @@ def test_rotation_offsets_are_circulant_and_evaluated_once(sizes, offsets) -> No
     if sizes[0] == sizes[1]:
         for row in range(1, sizes[0]):
             assert torch.equal(table.index[row], table.index[0].roll(row))
+    assert table.circulant == (sizes[0] == sizes[1])
+    assert table.band == (sizes[0] - 1 if table.circulant else None)
 
 
 def test_an_offset_of_half_a_turn_is_one_offset() -> None:
-    table = relative_offsets(sg.se2(8).axes[0], sg.se2(8).axes[0])
+    table = relative_elements(sg.se2(8).axes[0], sg.se2(8).axes[0])
     half = table.index[torch.arange(8), (torch.arange(8) + 4) % 8]
     assert len(half.unique()) == 1
     assert table.values[half[0]].item() == pytest.approx(math.pi)
@@ -61,12 +61,16 @@ def test_an_offset_of_half_a_turn_is_one_offset() -> None:
 
 def test_scale_offsets_are_toeplitz_and_banded() -> None:
     axis = sg.scale2(5, 3.0).axes[0]
-    table = relative_offsets(axis, axis)
+    table = relative_elements(axis, axis)
     assert_close(table.values, torch.tensor([-1.0, 0.0, 1.0]).double() * axis.cell)
     band = (torch.arange(5)[None] - torch.arange(5)[:, None]).abs() <= 1
     assert torch.equal(table.weight > 0, band)
+    assert (table.circulant, table.band) == (False, 1)
     wide = sg.scale2(5, 3.0, scale_support=2).axes[0]
-    assert len(relative_offsets(wide, wide).values) == 5
+    assert len(relative_elements(wide, wide).values) == 5
+    assert relative_elements(wide, wide).band == 2
+    assert relative_elements(wide, axis).band == 2  # the source says how far a kernel sees
+    assert relative_elements(wide, sg.scale2(4, 3.0).axes[0]).band is None
 
 
 @pytest.mark.parametrize("rotations", [4, 8, 16])
@@ -136,7 +140,7 @@ def test_constants_follow_the_precision(dtype: torch.dtype) -> None:
     layer = kernel().to(dtype)
     assert {buffer.dtype for buffer in layer.buffers() if buffer.is_floating_point()} == {dtype}
     exact = kernel().double()
-    assert_close(layer.inverses.double(), exact.inverses, atol=6e-8 if dtype == torch.float32 else 0, rtol=0)
+    assert_close(layer.points.double(), exact.points, atol=6e-8 if dtype == torch.float32 else 0, rtol=0)
 
 
 def test_user_tables() -> None:

@@ -8,8 +8,8 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from sepgconv import ops
-from sepgconv.ops import depthwise, grouped_product, piecewise, unread
+from sepgconv.execution.cpu import convolution
+from sepgconv.execution.cpu.convolution import depthwise, grouped_product
 
 
 def images(channels: int = 16, size: tuple[int, int] = (9, 8)) -> torch.Tensor:
@@ -26,7 +26,7 @@ def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     smaller["wide"] = {**smaller["large"], "WIDE": 16, "NARROW": 6, "BLOCK": 2 * 6 * 9 * 8}
     smaller["wide and many"] = {**smaller["wide"], "MANY": 1, "SLICE": 6}
     for name, value in smaller.get(request.param, {}).items():
-        monkeypatch.setattr(ops, name, value)
+        monkeypatch.setattr(convolution, name, value)
 
 
 @pytest.mark.usefixtures("sizes")
@@ -54,8 +54,7 @@ def test_depthwise_is_a_grouped_convolution(stride: int, padding: tuple[int, int
 def test_a_result_that_nobody_reads_has_the_gradients_of_the_right_one() -> None:
     x, weight = images(), torch.randn(16, 1, 5, 3, requires_grad=True)
     y = depthwise(x, weight, 2, (2, 1))
-    with unread():
-        blank = depthwise(x, weight, 2, (2, 1))
+    blank = depthwise(x, weight, 2, (2, 1), wanted=False)
     assert (blank.shape, blank.stride()) == (y.shape, y.stride())
     direction = torch.randn_like(y)
     found = torch.autograd.grad(blank, (x, weight), direction)
@@ -81,7 +80,7 @@ def test_depthwise_can_be_differentiated_twice() -> None:
 def test_images_stay_channels_last_for_the_weights_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """An image without its own stride over the batch is reordered by torch, which takes several times as long."""
     strides, convolve = [], F.conv2d
-    monkeypatch.setattr(ops, "SHORT", 0)
+    monkeypatch.setattr(convolution, "SHORT", 0)
 
     def spy(x: torch.Tensor, *rest) -> torch.Tensor:
         strides.append((x.stride(0), x[0].numel(), x.stride(1)))
@@ -124,40 +123,6 @@ def test_gradients_of_a_grouped_product() -> None:
     weight = torch.randn(3, 2, 3, dtype=torch.float64, requires_grad=True)
     assert gradcheck(grouped_product, (x, weight))
     assert gradgradcheck(grouped_product, (x, weight))
-
-
-def test_piecewise_is_the_function_itself_with_all_derivatives() -> None:
-    def run(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, wanted: bool = True) -> torch.Tensor:
-        return (x @ a).sin() @ b
-
-    x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
-    a = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
-    frozen = torch.randn(4, 2, dtype=torch.float64)
-    for pieces in (1, 2, 3, 5):
-        assert_close(piecewise(run, pieces, x, a, frozen), run(x, a, frozen))
-        assert gradcheck(lambda x, a, p=pieces: piecewise(run, p, x, a, frozen), (x, a))
-        assert gradgradcheck(lambda x, a, p=pieces: piecewise(run, p, x, a, frozen), (x, a))
-    seen: list[tuple[int, bool]] = []
-    piecewise(lambda x, wanted=True: seen.append((len(x), wanted)) or x * 2, 2, x).sum().backward()
-    assert seen == [(2, True), (3, True), (2, False), (3, False)]
-
-
-def test_a_private_gradient_is_written_over() -> None:
-    def run(x: torch.Tensor, a: torch.Tensor, wanted: bool = True) -> torch.Tensor:
-        return (x @ a).sin()
-
-    x, a = torch.randn(5, 2, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True)
-    direction = torch.randn(5, 2, 3)
-    expected = torch.autograd.grad(run(x, a), [x, a], direction)
-    for private in (False, True):
-        grad = direction.clone()
-        found = torch.autograd.grad(piecewise(run, 2, x, a, private=private), [x, a], grad)
-        assert_close(found, expected)
-        assert (found[0].data_ptr() == grad.data_ptr()) == private
-        assert torch.equal(grad, direction) != private
-    other = torch.randn(3, 4)  # of another shape: there is nothing to write over
-    found = torch.autograd.grad(piecewise(run, 2, x, other, private=True), x, torch.ones(5, 2, 4))
-    assert_close(found, torch.autograd.grad(run(x, other), x, torch.ones(5, 2, 4)))
 
 
 def test_autocast_decides_the_precision() -> None:

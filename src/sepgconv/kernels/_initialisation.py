@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sepgconv.factors import Factor, Term
-from sepgconv.siren import KernelNetwork
+from sepgconv.kernels._factors import Factor, Term
+from sepgconv.kernels._networks import KernelNetwork
 
 if TYPE_CHECKING:
-    from sepgconv.kernels import GroupKernel
+    from sepgconv.kernels._kernel import GroupKernel
 
 POINTS = 1024
 """Points of a kernel's support on which its hidden units are compared."""
@@ -47,7 +47,7 @@ def initialise(kernel: "GroupKernel") -> None:
         units = _seen(kernel, factor, term, network, weighted)
         mixed = units
         if network.in_features:
-            mix = whitening(kernel, factor, network).to(kernel.taps)
+            mix = whitening(kernel, factor, network).to(kernel.points)
             network.out.weight.copy_(network.out.weight @ mix)
             mixed = [unit @ mix for unit in units]
         expected = _mean_spectrum(mixed).sum(-1, keepdim=True)
@@ -57,7 +57,7 @@ def initialise(kernel: "GroupKernel") -> None:
             # One function per channel: scaled by its own gain, unless that happens to be close to zero.
             drawn = _mean_spectrum([unit @ network.out.weight.t() for unit in units])
             own = (drawn * features).mean(0).clamp_min(0.1 * gain.item())
-            network.out.weight.mul_(own.rsqrt().to(kernel.taps)[:, None])
+            network.out.weight.mul_(own.rsqrt().to(kernel.points)[:, None])
         else:
             network.scale_out(gain.rsqrt().item())
     # What no factor sees is constant there; it is made good in the first factor.
@@ -92,7 +92,7 @@ def whitening(kernel: "GroupKernel", factor: Factor, network: KernelNetwork) -> 
     """
     seen = factor.coordinates.split()
     spatial = kernel.grid.space if "x" in seen else 0
-    points = torch.quasirandom.SobolEngine(network.in_features).draw(POINTS).to(kernel.taps) * 2 - 1
+    points = torch.quasirandom.SobolEngine(network.in_features).draw(POINTS).to(kernel.points) * 2 - 1
     if kernel.kernel_size == 1:
         points[:, :spatial] = 0
     window = kernel.window(points[:, :spatial].norm(dim=-1))
@@ -115,8 +115,8 @@ def _seen(
     """
     axes = kernel.grid.axes
     places = itertools.product(*([axis.count // 2] if axis.group.period else range(axis.count) for axis in axes))
-    window = kernel.positions()[1]
-    return [_seen_from(place, kernel, factor, term, network, weighted, window) for place in places]
+    positions, window = kernel.positions()
+    return [_seen_from(place, kernel, factor, term, network, weighted, positions, window) for place in places]
 
 
 def _seen_from(
@@ -126,9 +126,10 @@ def _seen_from(
     term: Term,
     network: KernelNetwork | None,
     weighted: set,
+    positions: Tensor,
     window: Tensor,
 ) -> Float[Tensor, "*axes u"]:
-    rows, shape = kernel.coordinates(factor, place)
+    rows, shape = kernel.coordinates(factor, positions, place)
     units = network.hidden(rows) if network and network.in_features else rows.new_ones(len(rows), 1)
     units = units.reshape(*shape, -1)
     # Axes are (h of every part, k) for a spatial factor and (h of the parts it sees) for another.
@@ -137,7 +138,7 @@ def _seen_from(
         for part, axis in axes.items():
             units = units.index_select(axis, getattr(kernel, f"index{part}")[place[part]])
     for part in sorted(weighted - {"x"}):
-        row = getattr(kernel, f"weight{part}")[place[part]]
+        row = kernel.relatives[part].weight[place[part]].to(kernel.points)
         if part in axes:
             units = units * row.reshape([-1 if n == axes[part] else 1 for n in range(units.ndim)])
         else:

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+from sepgconv.grids import Grid
 
 
 class Rewind:
@@ -19,20 +21,28 @@ class Rewind:
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         owners = {owner: None for module in modules for owner in module.modules()}
-        self._places = [(m._buffers, name) for m in owners for name, buffer in m._buffers.items() if buffer is not None]
-        self._then = [buffers[name].clone() for buffers, name in self._places]  # pyright: ignore[reportOptionalMemberAccess]
-        self._now: list[Tensor | None] = []
+        self._places: list[tuple[dict[str, Any], str]] = [
+            (owner._buffers, name) for owner in owners for name, buffer in owner._buffers.items() if buffer is not None
+        ]
+        grids = [owner for owner in owners if isinstance(owner, Grid)]
+        self._places += [(vars(grid), name) for grid in grids for name in ("draws", "origin")]
+        self._then = [_copied(holder[name]) for holder, name in self._places]
+        self._now: list[Any] = []
 
     def __enter__(self) -> None:
-        self._now = [buffers[name] for buffers, name in self._places]
-        for (buffers, name), then in zip(self._places, self._then, strict=True):
-            buffers[name] = then.clone()
+        self._now = [holder[name] for holder, name in self._places]
+        for (holder, name), then in zip(self._places, self._then, strict=True):
+            holder[name] = _copied(then)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for (buffers, name), now in zip(self._places, self._now, strict=True):
-            buffers[name] = now
+        for (holder, name), now in zip(self._places, self._now, strict=True):
+            holder[name] = now
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, ...])

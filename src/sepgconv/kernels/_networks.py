@@ -110,4 +110,9 @@ class KernelNetwork(nn.Module):
         """Kernel values at the given coordinates."""
         if self.in_features == 0:
             return self.value.expand(coordinates.shape[0], -1)
+        if "quantized" in type(self.out).__module__:
+            raise ValueError(
+                "kernel networks are functions of real coordinates and cannot be quantised: run the model under "
+                "torch.autocast, or quantise what torch.export makes of it"
+            )
         return self.out(self.hidden(coordinates))

@@ -1,0 +1,219 @@
+"""A plan: in which order a group convolution's sums are taken, and which way each.
+
+On a grid every factor of a kernel is a tensor over some of the axes (o…, h…, taps, i, j), and a group convolution is
+the contraction Σ f[b, x̃, h…, i] · Π factors over h…, taps and i. Taken at once it is the dense convolution: slow and
+obviously right. Taken factor by factor, sums over the subgroup come first and the one over space last (paper, sec. 4).
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from sepgconv.execution.cpu.pieces import in_pieces
+from sepgconv.execution.sizes import Contraction, Sizes
+from sepgconv.execution.ways import WAYS, Fourier, Space, Way
+from sepgconv.kernels import Term, Values
+
+Weights = list[list[tuple[Tensor, ...]]]
+"""Per chunk of output channels, the weights of each way."""
+
+PIXELS = 1 << 14
+"""Pixels of a batch for which a plan is made: 21 images of 28×28. A plan never depends on the batch itself."""
+CHUNK = 8
+"""Output channels at a time where a state carries i and j: there is no cheaper order than keeping that product."""
+LARGE, SAVING, PIECE = 1 << 28, 1 << 26, 1 << 25
+"""Where more than 256 MB would lie between the ways (64 MB if memory is to be saved), features are convolved in pieces
+of about 32 MB. That costs a tenth of the time. Smaller blocks would stay in glibc's heap when they are freed, and add
+to the peak."""
+
+
+def contractions(terms: Sequence[Term]) -> tuple[Contraction, ...]:
+    """Terms that share a coordinate are contracted together; space comes last.
+
+    The input channel i is summed over in the last contraction that carries it.
+    """
+    groups: list[list[int]] = []
+    for number, term in enumerate(terms):
+        seen = {*term.parts, *(["x"] if term.spatial else [])}
+        meets = []
+        for group in groups:
+            others = {name for n in group for name in (*terms[n].parts, *(["x"] if terms[n].spatial else []))}
+            if seen & others or not (seen or others):
+                meets.append(group)
+        merged = [n for group in meets for n in group]
+        groups = [*(group for group in groups if group not in meets), [*merged, number]]
+    # What sees no coordinate is multiplied into a contraction that carries its channels anyway.
+    free = [g for g in groups if not any(terms[n].parts or terms[n].spatial for n in g)]
+    for group in free:
+        carried = {c for n in group for c in terms[n].channels}
+        hosts = [g for g in groups if g is not group and carried <= {c for n in g for c in terms[n].channels}]
+        if hosts:
+            groups.remove(group)
+            hosts[0].extend(group)
+
+    def key(group: list[int]) -> tuple[bool, bool, int]:
+        carries_i = any("i" in terms[n].channels for n in group)
+        return (any(terms[n].spatial for n in group), not carries_i, min(group))
+
+    groups.sort(key=key)
+    result, labels = [], "i"
+    for position, group in enumerate(groups):
+        carried = "".join(terms[n].channels for n in group)
+        later = "".join(terms[n].channels for rest in groups[position + 1 :] for n in rest)
+        after = "".join(c for c in "ij" if c in labels + carried and not (c == "i" and "i" not in later))
+        parts = tuple(sorted({part for n in group for part in terms[n].parts}))
+        spatial = any(terms[n].spatial for n in group)
+        result.append(Contraction(tuple(sorted(group)), parts, spatial, labels, after))
+        labels = after
+    return tuple(result)
+
+
+def cheapest(contraction: Contraction, sizes: Sizes, kind: str) -> Way:
+    """The way that is expected to take the least time; timings of a CPU decide nothing elsewhere."""
+    ways = [way(contraction, sizes) for way in WAYS if way.fits(contraction, sizes)]
+    if kind != "cpu":  # one large product, not a basis of small ones
+        ways = [way for way in ways if not isinstance(way, Fourier)]
+    return min(ways, key=lambda way: way.nanoseconds(PIXELS))
+
+
+class Plan:
+    """An order of contractions, each with the way it is taken; `print` shows it.
+
+    Args:
+        steps: the ways, in order.
+        sizes: of the convolution.
+    """
+
+    def __init__(self, steps: Sequence[Way], sizes: Sizes) -> None:
+        self.steps, self.sizes = tuple(steps), sizes
+        self.open = any(step.contraction.after == "ij" for step in steps)
+        self.chunk = CHUNK if self.open else sizes.channels[1]
+        self.taps, self.outputs = sizes.taps, math.prod(sizes.target)
+
+    @property
+    def execution(self) -> str:
+        """`dense` if all is summed at once, `structured` if not."""
+        (first, *rest) = self.steps
+        return "dense" if not rest and isinstance(first, Space) and first.dense else "structured"
+
+    @property
+    def nanoseconds(self) -> float:
+        """What it is expected to take on a CPU, forward and backward."""
+        chunks = math.ceil(self.sizes.channels[1] / self.chunk)
+        launches = sum(step.nanoseconds(0) for step in self.steps)
+        return launches * (chunks - 1) + sum(step.nanoseconds(PIXELS) for step in self.steps)
+
+    def multiply_adds(self, before: int = 1, after: int = 1) -> int:
+        """Multiply-adds for so many pixels of the input, where elements and channels are mixed, and of the output."""
+        return round(sum(s.work * (after if isinstance(s, Space) else before) for s in self.steps))
+
+    def __str__(self) -> str:
+        lines = []
+        for step in self.steps:
+            parts, space, before, after = step.contraction[1:]
+            summed = [self.sizes.names[part] for part in parts if self.sizes.source[part] > 1] + ["x"] * space
+            summed += ["i"] * ("i" in before and "i" not in after)
+            lines.append((f"sum over {', '.join(summed) or 'nothing'}", step.name, f"{step.work:,.0f}"))
+        wide = [max(len(line[n]) for line in lines) for n in range(3)]
+        rows = [f"  {a:<{wide[0]}}  {b:<{wide[1]}}  {c:>{wide[2]}} multiply-adds per pixel" for a, b, c in lines]
+        ends = [" × ".join(map(str, shape)) or "1" for shape in (self.sizes.source, self.sizes.target)]
+        return "\n".join([f"{self.execution}, from {ends[0]} to {ends[1]} elements", *rows])
+
+    def prepare(self, values: Sequence[Values]) -> Weights:
+        """Weights from sampled factors."""
+        total, weights = self.sizes.channels[1], []
+        for start in range(0, total, self.chunk):
+            stop = min(start + self.chunk, total)
+            part = [v if v.shape[-1] == 1 else v[..., start:stop] for v in values] if self.chunk < total else values
+            kernels = [self._kernel(step.contraction, part, stop - start) for step in self.steps]
+            weights.append([step.prepare(kernel) for step, kernel in zip(self.steps, kernels, strict=True)])
+        return weights
+
+    def _kernel(self, contraction: Contraction, values: Sequence[Values], width: int) -> Values:
+        """The product of some terms, expanded along what is summed over and, over space, along all outputs."""
+        (_, parts, spatial, before, after), sizes = contraction, self.sizes
+        first, *rest = (values[n] for n in contraction.terms)
+        kernel = math.prod(rest, start=first)
+        shape = [n if spatial or part in parts else 1 for part, n in enumerate(sizes.target)]
+        shape += [n if part in parts else 1 for part, n in enumerate(sizes.source)]
+        # What sees no space is the same for all output elements along parts that it does not see.
+        kernel = kernel[tuple(slice(0, 1) if n == 1 else slice(None) for n in shape)]
+        inputs, outputs = kernel.shape[-2:]
+        if spatial and "j" in before:  # one kernel per group, even if it is the same for all
+            outputs = width
+        elif (before, after) == ("i", "j"):
+            inputs, outputs = sizes.channels[0], width
+        return kernel.expand(*shape, self.taps if spatial else 1, inputs, outputs)
+
+    def run(
+        self, features: Tensor, weights: Weights, bias: Tensor | None = None, *, saving: bool = False, own: bool = False
+    ) -> Tensor:
+        """Convolves features `(b, i, h, …)` to `(b, j, o, …)`.
+
+        Args:
+            features: what to convolve.
+            weights: as `prepare` has made them.
+            bias: to add to every output channel.
+            saving: whether to take all but small features in pieces.
+            own: as in `in_pieces`.
+        """
+        rows, results = rearrange(features, "b c h ... -> b ... h c"), []
+        rows = rows.reshape(*rows.shape[:-2], *self.sizes.source, rows.shape[-1])
+        pieces = self._pieces(rows, SAVING if saving else LARGE)
+        shifts = [None] * len(weights) if bias is None else bias.split(self.chunk)
+        for chunk, shift in zip(weights, shifts, strict=True):
+            if pieces == 1:
+                state = self._run([len(weight) for weight in chunk], rows, *sum(chunk, ()), bias=shift)
+            else:
+                run = partial(self._run, [len(weight) for weight in chunk])
+                state = in_pieces(run, pieces, rows, sum(chunk, ()), shift, own=own and len(weights) == 1)
+            results.append(state)
+        rows = results[0] if len(results) == 1 else torch.cat(results, dim=-1)
+        rows = rows.reshape(*rows.shape[: rows.ndim - len(self.sizes.target) - 1], self.outputs, rows.shape[-1])
+        return rearrange(rows, "b ... h c -> b c h ...")
+
+    def _run(
+        self, counts: list[int], rows: Tensor, *tensors: Tensor, bias: Tensor | None = None, wanted: bool = True
+    ) -> Tensor:
+        """`b … h… i -> b … o… j`, or something of that shape with the right gradients if it is not wanted."""
+        state, rest = rows.unsqueeze(-1), tensors  # b … h… i j
+        for step, count in zip(self.steps, counts, strict=True):
+            weights, rest = rest[:count], rest[count:]
+            if isinstance(step, Space):  # the last one
+                state, bias = step.apply(state, weights, bias, wanted=wanted), None
+            else:
+                state = step.apply(state, weights)
+        return (state if bias is None else state + bias).squeeze(-2)
+
+    def _pieces(self, rows: Tensor, limit: int) -> int:
+        """In how many pieces a batch is convolved, so that what lies between the ways stays small."""
+        if self.open or len(self.steps) == 1 or torch.compiler.is_compiling():
+            return 1
+        image = math.prod(rows.shape[1:]) * rows.element_size()
+        between = image * len(rows) * max(self.sizes.channels[1] / self.sizes.channels[0], 1) * (len(self.steps) - 1)
+        return 1 if between <= limit else max(len(rows) // math.ceil(PIECE / image), 1)
+
+
+def make_plan(terms: Sequence[Term], sizes: Sizes, execution: str = "auto", kind: str = "cpu") -> Plan:
+    """The plan for a kernel: at once (`dense`), factor by factor (`structured`), or what is cheaper (`auto`).
+
+    Args:
+        terms: what the kernel's factors depend on.
+        sizes: of the convolution.
+        execution: which plan to make.
+        kind: `cpu`, or anything else for another device or a compiler.
+    """
+    everything = Contraction(tuple(range(len(terms))), tuple(range(len(sizes.target))), True, "i", "j")
+    dense = Plan([Space(everything, sizes)], sizes)
+    if execution == "dense":
+        return dense
+    if sizes.kernel_size == 1 and sizes.stride == 1 and sizes.padding == 0:  # nothing is spatial
+        terms = [term._replace(spatial=False) for term in terms]
+    structured = Plan([cheapest(contraction, sizes, kind) for contraction in contractions(terms)], sizes)
+    if execution == "structured":
+        return structured
+    return structured if structured.nanoseconds < dense.nanoseconds else dense

@@ -1,0 +1,73 @@
+"""What all ways have in common.
+
+The state that they work on is `(b, y, x, h…, i, j)` in memory, where a channel index that is not there has length 1.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+from torch import Tensor
+
+from sepgconv.execution.sizes import Contraction, Sizes
+
+MOVE = 1.7
+"""Nanoseconds, forward and backward on one core, to move a number once more; each way has its `rate` per multiply-add.
+
+All were measured on AVX-512; only their ratios matter, and a wrong one costs time, never correctness.
+"""
+LAUNCH, BUILD = 1e6, 18.0
+"""Nanoseconds, forward and backward, that a contraction takes however few the pixels; and per entry of its kernel."""
+
+
+class Way:
+    """One way to take a contraction.
+
+    Args:
+        contraction: what to sum over.
+        sizes: of the convolution.
+    """
+
+    rate: ClassVar[float]
+    name: str
+
+    def __init__(self, contraction: Contraction, sizes: Sizes) -> None:
+        self.contraction, self.sizes = contraction, sizes
+        self.rank = len(sizes.target)
+        self.o = [f"o{part}" for part in range(self.rank)]
+        self.h = [f"h{part}" for part in range(self.rank)]
+
+    @staticmethod
+    def fits(contraction: Contraction, sizes: Sizes) -> bool:
+        """Whether it gives the right result."""
+        raise NotImplementedError
+
+    @property
+    def work(self) -> float:
+        """Multiply-adds per pixel: by default those of all pairs of elements."""
+        sizes, parts = self.sizes, self.contraction.parts
+        width = sizes.width("".join({*self.contraction.before, *self.contraction.after}))
+        pairs = [n * (sizes.target[part] if part in parts else 1) for part, n in enumerate(sizes.source)]
+        return math.prod([width, *pairs])
+
+    @property
+    def moved(self) -> float:
+        """Numbers per pixel that are moved on top of what every way reads and writes."""
+        return 0
+
+    @property
+    def entries(self) -> float:
+        """Numbers in the kernel that it needs."""
+        return 0
+
+    def nanoseconds(self, pixels: int) -> float:
+        """What it is expected to take on a CPU, forward and backward."""
+        return LAUNCH + BUILD * self.entries + pixels * (self.rate * self.work + MOVE * self.moved)
+
+    def prepare(self, kernel: Tensor) -> tuple[Tensor, ...]:
+        """Weights from the contraction's kernel `(o…, h…, k, i, j)`, whose constant axes have length 1."""
+        raise NotImplementedError
+
+    def apply(self, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
+        """The next state."""
+        raise NotImplementedError

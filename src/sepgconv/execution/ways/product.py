@@ -1,0 +1,120 @@
+"""Sums over the subgroup as matrix products."""
+
+import math
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from einops import rearrange
+from torch import Tensor
+from torch.nn import functional as F
+
+from sepgconv.execution.cpu.convolution import grouped_product
+from sepgconv.execution.sizes import Contraction, Sizes
+from sepgconv.execution.ways.base import Way
+
+
+class Product(Way):
+    """Σ over h̃ and i as one matrix product; the summed parts are the innermost ones."""
+
+    rate, name = 0.045, "one matrix product"
+
+    def __init__(self, contraction: Contraction, sizes: Sizes) -> None:
+        super().__init__(contraction, sizes)
+        self.inner = tuple(sizes.target[part] for part in contraction.parts)
+        o, h = " ".join(self.o), " ".join(self.h)
+        self.pattern = f"{o} {h} 1 i j -> ({o} j) ({h} i)"
+
+    @staticmethod
+    def fits(contraction: Contraction, sizes: Sizes) -> bool:
+        """Whether the parts are innermost and i becomes j."""
+        rank = len(sizes.target)
+        innermost = tuple(range(rank - len(contraction.parts), rank))
+        return not contraction.spatial and contraction.mixes and contraction.parts == innermost
+
+    def prepare(self, kernel: Tensor) -> tuple[Tensor, ...]:
+        """`(o… j) (h… i)`."""
+        return (rearrange(kernel, self.pattern),)
+
+    def apply(self, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
+        """One product of all rows with the matrix, `… h… i 1 -> … o… 1 j`."""
+        rows = F.linear(state.flatten(state.ndim - 2 - len(self.inner)), weights[0])
+        return rows.unflatten(-1, (*self.inner, 1, rows.shape[-1] // math.prod(self.inner)))
+
+
+@cache
+def real_fourier(count: int) -> tuple[tuple[float, ...], ...]:
+    """The orthonormal real Fourier basis over a circle of n points, one function a row, the rows in pairs.
+
+    First 1/√n and (−1)^θ/√n, then √(2/n)·cos(2πfθ/n) and √(2/n)·sin(2πfθ/n) for f = 1, 2, …; for odd n the second row
+    is zero. Plain numbers: a tensor that is kept for the whole process would belong to a device and a mode.
+    """
+    circle, size = range(count), math.sqrt(2 / count)
+    last = [math.cos(math.pi * n) / math.sqrt(count) if count % 2 == 0 else 0.0 for n in circle]
+    rows = [[1 / math.sqrt(count)] * count, last]
+    for frequency in range(1, (count + 1) // 2):
+        angles = [2 * math.pi * (frequency * n % count) / count for n in circle]
+        rows += [[size * math.cos(a) for a in angles], [size * math.sin(a) for a in angles]]
+    return tuple(map(tuple, rows))
+
+
+class Fourier(Product):
+    """A matrix product whose outermost part is a circle: block-diagonal in a real Fourier basis over it.
+
+    k(h⁻¹h̃) depends on the difference of two angles only: it is circulant, whatever the shifts of the grids. With
+    a_f = Σ_d k(d)·cos(2πfd/n) and b_f = Σ_d k(d)·sin(2πfd/n), the cosine and sine coefficients (c, s) of frequency f
+    become (c·a_f + s·b_f, s·a_f − c·b_f): n/2 blocks of 2×2 instead of n×n products.
+    """
+
+    rate, name = 0.055, "blocks in a Fourier basis"
+
+    def __init__(self, contraction: Contraction, sizes: Sizes) -> None:
+        super().__init__(contraction, sizes)
+        self.first = contraction.parts[0]
+        self.count = sizes.source[self.first]
+        o, h, first = " ".join(self.o), self.h, self.h[self.first]
+        inner = " ".join(name for name in h if name != first)
+        self.pattern = f"{o} {' '.join(h)} 1 i j -> {first} ({inner} i) ({o} j)"
+
+    @staticmethod
+    def fits(contraction: Contraction, sizes: Sizes) -> bool:
+        """Whether the outermost of the summed parts is a circle of more than two elements."""
+        if not contraction.parts or not Product.fits(contraction, sizes):
+            return False
+        first = contraction.parts[0]
+        return sizes.circulant[first] and sizes.source[first] > 2
+
+    @property
+    def moved(self) -> float:
+        """Both ends, by the two transforms."""
+        channels = self.sizes.channels
+        return math.prod(self.sizes.source) * channels[0] + math.prod(self.sizes.target) * channels[1]
+
+    @property
+    def work(self) -> float:
+        """The blocks, and the two transforms."""
+        pairs = (self.count + 1) // 2
+        return super().work * 4 * pairs / self.count**2 + self.count * self.moved
+
+    def prepare(self, kernel: Tensor) -> tuple[Tensor, ...]:
+        """One block `(in, out)` per pair of waves, [a −b; b a], and [a_0 0; 0 a_{n/2}] for the first; and the basis."""
+        # Circulant: the row of one output element says it all.
+        offsets = rearrange(kernel.narrow(self.first, 0, 1), self.pattern)
+        basis = torch.tensor(real_fourier(self.count), dtype=offsets.dtype, device=offsets.device)
+        waves = basis.unflatten(0, (-1, 2)) * math.sqrt(self.count / 2)
+        moments = torch.tensordot(waves, offsets, dims=1)  # pair, wave, in, out
+        a, b = moments[1:].unbind(1)
+        rest = torch.cat([torch.cat([a, -b], dim=-1), torch.cat([b, a], dim=-1)], dim=-2)
+        first = torch.block_diag(*(moments[0] * math.sqrt(2))).unsqueeze(0)
+        return torch.cat([first, rest]), basis
+
+    def apply(self, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
+        """Transforms, multiplies block by block, transforms back."""
+        blocks, basis = weights[0], weights[1].to(state.dtype)
+        outer = state.shape[: state.ndim - 2 - len(self.inner)]
+        flat = state.reshape(math.prod(outer), self.count, blocks.shape[1] // 2)
+        waves = torch.bmm(basis.expand(flat.shape[0], -1, -1), flat)
+        rows = waves.reshape(*outer[:2], math.prod(outer[2:]), blocks.shape[0] * blocks.shape[1])
+        product = grouped_product(rows, blocks).reshape(flat.shape[0], len(basis), blocks.shape[2] // 2)
+        result = torch.bmm(basis.t().expand(flat.shape[0], -1, -1), product)
+        return result.reshape(*outer, *self.inner, 1, self.sizes.channels[1])

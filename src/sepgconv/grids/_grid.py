@@ -1,0 +1,152 @@
+"""Grids: samplings of the subgroup H on which features live, and who moves them."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sepgconv.grids._axis import Axis
+from sepgconv.groups import Trivial, direct_product
+
+KEYS = itertools.count()
+
+
+class Grid(nn.Module):
+    """A sampling of H, shared by the layers whose features live on it.
+
+    The elements are h·ε for h in an equidistant grid. An axis sampled at random gets a new shift ε, uniform over one
+    cell, whenever a layer that produces features on the grid runs in training mode; in `eval()` ε is the identity.
+    Element number (…, p, q) of several axes stands at position p·count_q + q of a feature's h axis.
+
+    Args:
+        space: dimension d of the space that H acts on.
+        axes: the sampled one-parameter parts of H; none for the plain translation group.
+    """
+
+    offset: Tensor
+    cells: Tensor
+    shape: tuple[int, ...]
+    """Number of elements along each axis."""
+    size: int
+    """|H|: the length of a feature's h axis."""
+    draws: int
+    """How many shifts were drawn."""
+    origin: str | None
+    """Where the shift comes from: `layer` if a layer has drawn it in training; `rest` if features are known to be at
+    rest, or it was drawn by hand; None if nobody has said anything."""
+
+    def __init__(self, space: int, axes: tuple[Axis, ...] = ()) -> None:
+        super().__init__()
+        if space not in (1, 2, 3):
+            raise ValueError(f"space must be 1, 2 or 3 dimensions, got {space!r}")
+        self.space = space
+        self.group = direct_product(*(axis.group for axis in axes)) if axes else Trivial(space)
+        if self.group.space != space:
+            raise ValueError(f"{self.group.name} acts on R^{self.group.space}, but the grid's space is R^{space}")
+        self.random = any(axis.sampling == "random" for axis in axes)
+        self.key, self.draws = next(KEYS), 0
+        self.origin: str | None = None
+        self.register_buffer("offset", torch.zeros(len(axes)), persistent=False)
+        self._sample(tuple(axes))
+
+    def _sample(self, axes: tuple[Axis, ...]) -> None:
+        """Takes these axes, at rest."""
+        self.axes, self.shape = axes, tuple(axis.count for axis in axes)
+        self.size = math.prod(self.shape)
+        self.settle(self.offset)
+
+    def settle(self, like: Tensor) -> None:
+        """Puts the grid at rest, in the precision and on the device of a tensor."""
+        self.offset = torch.zeros(len(self.axes), dtype=like.dtype, device=like.device)
+        cells = [axis.cell * (axis.sampling == "random") for axis in self.axes]
+        self.register_buffer("cells", torch.tensor(cells).to(like), persistent=False)
+        self.origin = None
+
+    @property
+    def widening(self) -> float:
+        """How much the largest element of the grid widens a kernel: max_scale, and 1 for rotations."""
+        return math.prod((math.exp(axis.extent) for axis in self.axes if axis.group.period is None), start=1.0)
+
+    @property
+    def nominal(self) -> Float[Tensor, "h dim"]:
+        """The elements without the shift, in float64 and on the CPU."""
+        if not self.axes:
+            return torch.zeros(1, 0, dtype=torch.float64, device="cpu")
+        points = torch.meshgrid(*(axis.points for axis in self.axes), indexing="ij")
+        return self.group.exp(torch.stack([p.flatten() for p in points], -1))
+
+    @property
+    def elements(self) -> Float[Tensor, "h dim"]:
+        """The current elements, shift included."""
+        return self.group.product(self.nominal.to(self.offset), self.group.exp(self.offset))
+
+    def resample(self) -> None:
+        """Draws a new shift for every axis that is sampled at random. In `eval()` it stays until the mode is set."""
+        self._shift("rest")
+
+    def redraw(self) -> None:
+        """As `resample`, by a layer that is going to produce features on the grid: in training."""
+        self._shift("layer")
+
+    def rest(self) -> None:
+        """Undoes what a layer has drawn in training, for a layer that produces features in `eval()`."""
+        if self.random and self.origin != "rest":
+            if self.origin == "layer":
+                self.offset.zero_()
+            self.origin = "rest"
+
+    def _shift(self, origin: str) -> None:
+        if self.random:
+            self.offset.copy_((torch.rand_like(self.offset) - 0.5) * self.cells)
+            self.origin = origin
+            if not torch.compiler.is_compiling():  # which would compile anew for every count
+                self.draws += 1
+
+    def train(self, mode: bool = True) -> "Grid":
+        """As in `nn.Module`; entering `eval()` moves the grid back to its unshifted elements."""
+        if not mode:
+            self.offset.zero_()
+            self.origin = None
+        return super().train(mode)
+
+    def _apply(self, fn, recurse: bool = True) -> "Grid":
+        super()._apply(fn, recurse)
+        self.settle(self.offset)  # `to_empty` leaves whatever was in memory
+        return self
+
+    def __getstate__(self) -> dict:
+        return {**super().__getstate__(), "key": next(KEYS), "draws": 0, "origin": None}  # nobody has drawn a copy
+
+    def set_resolution(self, **counts: int) -> None:
+        """Changes how many elements are sampled, e.g. `set_resolution(rotations=16)`; extents and supports stay."""
+        known = {axis.keyword for axis in self.axes}
+        if unknown := set(counts) - known:
+            raise ValueError(f"this grid has {sorted(known) or 'no axes'}, got {sorted(unknown)}")
+        self._sample(tuple(replace(axis, count=counts.get(axis.keyword, axis.count)) for axis in self.axes))
+
+    def extra_repr(self) -> str:
+        """Counts and sampling of every axis."""
+        axes = [f"{axis.keyword}={axis.count} ({axis.sampling})" for axis in self.axes]
+        return ", ".join([f"space={self.space}", *axes])
+
+
+def set_resolution(model: nn.Module, **counts: int) -> None:
+    """Samples a (trained) model's groups at another resolution, e.g. `set_resolution(model, rotations=16)`.
+
+    Kernels are continuous functions on the group, so the same weights serve every resolution.
+    """
+    grids = [module for module in model.modules() if isinstance(module, Grid)]
+    known = {axis.keyword for grid in grids for axis in grid.axes}
+    if not counts or set(counts) - known:
+        raise ValueError(
+            f"set_resolution takes {sorted(known) or 'nothing: the model has no grid'}, got {sorted(counts)}"
+        )
+    for grid in grids:
+        keywords = {axis.keyword for axis in grid.axes}
+        grid.set_resolution(**{keyword: count for keyword, count in counts.items() if keyword in keywords})
+    for module in model.modules():
+        if callable(refresh := getattr(module, "refresh", None)):
+            refresh()

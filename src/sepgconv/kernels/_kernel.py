@@ -1,0 +1,229 @@
+"""Kernels on G = R^d ⋊ H: their values on a grid."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sepgconv.grids import Grid, relative_elements
+from sepgconv.kernels._factors import Factor, Term
+from sepgconv.kernels._initialisation import initialise
+from sepgconv.kernels._networks import KernelConfig, KernelNetwork
+from sepgconv.kernels._window import ball, taps
+
+Values = Float[Tensor, "*#o_h_k #i #j"]
+"""A term's values `(o…, h…, k, i, j)`: output and input elements (one axis each per part of H), spatial taps, channels;
+axes on which the term is constant have length 1."""
+
+UNIT = 4.0
+"""What a factor's network counts in. Its weights are then about 0.2 at init, for which Adam's usual steps are right."""
+
+
+def multiply(values: Sequence[Values]) -> Values:
+    """The product of factors, broadcast over the axes on which each is constant."""
+    return math.prod(values[1:], start=values[0])
+
+
+class GroupKernel(nn.Module):
+    """A continuous kernel k^{ij}(h⁻¹x, h⁻¹h̃)/|det h| from one grid to another, one network per factor.
+
+    Args:
+        channels: number of input and of output channels.
+        kernel_size: width of the window in pixels, at the grid's largest scale.
+        factors: the resolved factorisation.
+        config: settings of the kernel networks.
+        grid: where the output lives.
+        source: where the input lives; None for a lifting kernel.
+    """
+
+    points: Tensor
+    """h⁻¹x for all unshifted output elements and taps, where the window ends at 1: `(o, k, d)`."""
+    dets: Tensor
+    """|det h| of the unshifted output elements."""
+
+    def __init__(
+        self,
+        channels: tuple[int, int],
+        kernel_size: int,
+        *,
+        factors: tuple[Factor, ...],
+        config: KernelConfig,
+        grid: Grid,
+        source: Grid | None,
+    ) -> None:
+        super().__init__()
+        self.channels, self.kernel_size, self.factors = channels, kernel_size, factors
+        self.grid, self.source = grid, source
+        self.names = [axis.group.name for axis in grid.axes]
+        self.widths = [
+            (channels[0] if "i" in f.channels else 1, channels[1] if "j" in f.channels else 1) for f in factors
+        ]
+        seen = [factor.coordinates.split() for factor in factors]
+        dims = [len(names) + (grid.space - 1) * ("x" in names) for names in seen]
+        sizes = zip(dims, self.widths, strict=True)
+        self.networks = nn.ModuleList(KernelNetwork(dim, math.prod(widths), config) for dim, widths in sizes)
+        # |h⁻¹x| in these units ends at 1; the largest scale fills the window.
+        self.radius = (kernel_size + 1) / 2 / grid.widening
+        self.edge = min(1 / self.radius, 1.0)
+        self.gain = UNIT ** len(factors) / math.sqrt(channels[0] * self._reference_taps())
+        rank = range(len(self.names))
+        parts = [tuple(part for part in rank if self.names[part] in names) for names in seen]
+        terms = [Term(p, "x" in n, f.channels) for p, n, f in zip(parts, seen, factors, strict=True)]
+        volumes = [Term((part,), False, "") for part in rank if source]
+        self.terms = (*terms, Term((), True, ""), *volumes)
+        self.register_buffer("points", torch.empty(0), persistent=False)
+        self.built: tuple[tuple[int, ...], ...] | None = None
+        """The grids' shapes that the constants were built for."""
+        self._build(self.networks[0].last)
+        self.reset_parameters()
+
+    def _reference_taps(self) -> float:
+        """Mean of Σ_x (window/|det|)² over scales: the spatial fan-in, the same at every resolution of the grid."""
+        if self.kernel_size == 1:
+            return 1.0
+        scales = torch.linspace(0, math.log(self.grid.widening), 16, dtype=torch.float64, device="cpu").exp()
+        distance = taps(self.kernel_size, self.grid.space).norm(dim=-1) / self.radius
+        window = self.window(distance / scales[:, None]) / scales[:, None] ** self.grid.space
+        return window.square().sum(-1).mean().item()
+
+    @property
+    def resolution(self) -> tuple[tuple[int, ...], ...]:
+        """The grids' shapes, for which the tables are built."""
+        return (self.grid.shape, self.source.shape if self.source else ())
+
+    def _build(self, like: Tensor) -> None:
+        """Constants that depend on the grids' resolution, computed in float64 and kept as buffers."""
+
+        def constant(name: str, value: Tensor) -> None:
+            value = value.to(like.device) if value.dtype == torch.long else value.to(like)
+            self.register_buffer(name, value.detach(), persistent=False)
+
+        group, nominal = self.grid.group, self.grid.nominal
+        inverses = group.matrix(group.inverse(nominal))
+        constant(
+            "points", (inverses[:, None] * taps(self.kernel_size, self.grid.space)[:, None, :]).sum(-1) / self.radius
+        )
+        constant("dets", group.det(nominal).abs())
+        self.relatives, self.farthest = (), [axis.farthest for axis in (self.source or self.grid).axes]
+        if self.source:
+            pairs = zip(self.source.axes, self.grid.axes, strict=True)
+            self.relatives = tuple(relative_elements(source, target) for source, target in pairs)
+        for part, table in enumerate(self.relatives):
+            constant(f"offsets{part}", table.values)
+            constant(f"index{part}", table.index)
+            constant(f"volume{part}", self._on_axes(table.weight, part, 3))
+        for grid in {self.grid, self.source} - {None}:
+            if grid.offset.device != like.device:  # made on the meta device, and loaded since
+                grid.settle(like)
+        self.built = self.resolution
+
+    def refresh(self) -> None:
+        """Builds the constants anew if the grids have another resolution, or the weights were loaded."""
+        if self.built != (self.grid.shape, self.source.shape if self.source else ()):
+            self._build(self.networks[0].last)
+
+    def _apply(self, fn, recurse: bool = True) -> "GroupKernel":
+        super()._apply(fn, recurse)
+        self._build(self.points)  # in the new precision, not merely cast to it
+        return self
+
+    def _load_from_state_dict(self, *args, **kwargs) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self.built = None  # the weights may come with another device
+
+    def reset_parameters(self) -> None:
+        """Draws all kernel networks anew."""
+        if not self.points.is_meta:
+            initialise(self)
+
+    def window(self, radius: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:
+        """The kernel's window as a function of |h⁻¹x|: a ball, which turns into itself and fits the k×k taps.
+
+        At the largest scale it reaches 0 at the first tap outside of the k×k. Its edge is a pixel wide at the smallest:
+        a narrower one would fall between pixels, and dilations would not find it again.
+        """
+        return ball(radius, self.edge)
+
+    def positions(self) -> tuple[Float[Tensor, "*o k d"], Float[Tensor, "*o k"]]:
+        """(hε)⁻¹x = ε⁻¹(h⁻¹x) for all output elements and taps, and the window at each divided by |det hε|."""
+        positions, dets = self.points, self.dets
+        if self.grid.random:
+            group, back = self.grid.group, self.grid.group.exp(-self.grid.offset.to(self.points))  # ε⁻¹
+            # Multiplied and added one by one: a fused product would round differently for each quarter turn.
+            positions = (group.matrix(back) * positions.unsqueeze(-2)).sum(-1)
+            dets = dets / group.det(back)
+        window = ball(positions.square().sum(-1).sqrt(), self.edge)
+        if self.kernel_size > 1:  # a kernel of one tap is a point mass, δ(h⁻¹x)/|det h| = δ(x)
+            window = window / dets[:, None]
+        shape = (*self.grid.shape, positions.shape[1])
+        return positions.reshape(*shape, -1), window.reshape(shape)
+
+    def _offsets(self, part: int) -> Float[Tensor, "offsets"]:
+        """The distinct relative offsets of one part, shifts included, scaled to [−1, 1]."""
+        assert self.source is not None
+        values = getattr(self, f"offsets{part}")
+        if self.source is not self.grid:
+            shift = (self.source.offset - self.grid.offset).to(values)[part]
+            group = self.source.axes[part].group
+            values = group.log(group.exp((values + shift)[:, None]))[:, 0]
+        return values / self.farthest[part]
+
+    def coordinates(
+        self, factor: Factor, positions: Float[Tensor, "*o k d"], element: tuple[int, ...] | None = None
+    ) -> tuple[Float[Tensor, "rows n"], tuple[int, ...]]:
+        """The rows on which a factor's network is evaluated, and how they are laid out.
+
+        A factor that does not see x is evaluated once per distinct relative offset, `(offsets…)`; one that does, at
+        every output element (or one of them), input element that it sees and tap, `(o…, h…, k)`.
+        """
+        seen = factor.coordinates.split()
+        parts = [part for part, name in enumerate(self.names) if name in seen]
+        if "x" not in seen:
+            if not parts:
+                return self.points.new_zeros(1, 0), ()
+            axes = torch.meshgrid(*(self._offsets(part) for part in parts), indexing="ij")
+            return torch.stack([axis.flatten() for axis in axes], -1), axes[0].shape
+        columns = [positions.reshape(*self.grid.shape, *(1,) * len(self.names), *positions.shape[-2:])]
+        for part in parts:
+            pairs = self._offsets(part)[getattr(self, f"index{part}")]
+            columns.append(self._on_axes(pairs, part, 2))
+        if element is not None:
+            # An axis on which a column is constant has length 1.
+            columns = [c[tuple(min(e, n - 1) for e, n in zip(element, c.shape, strict=False))] for c in columns]
+        shape = torch.broadcast_shapes(*(column.shape[:-1] for column in columns))
+        rows = torch.cat([column.expand(*shape, -1) for column in columns], dim=-1)
+        return rows.flatten(0, -2), shape
+
+    def _on_axes(self, table: Float[Tensor, "o h"], part: int, more: int) -> Tensor:
+        """A table of one part on its axes of `(o…, h…)`, with more axes behind."""
+        shape = [1] * (2 * len(self.names))
+        shape[part], shape[len(self.names) + part] = table.shape
+        return table.reshape(*shape, *(1,) * more)
+
+    def _evaluate(self, number: int, positions: Float[Tensor, "*o k d"]) -> Values:
+        """One factor's values on the current grids."""
+        term, rank = self.terms[number], len(self.names)
+        rows, shape = self.coordinates(self.factors[number], positions)
+        values = self.networks[number](rows).reshape(*shape, *self.widths[number])
+        if term.spatial:
+            return values
+        full = [1] * (2 * rank + 1)
+        for axis, part in enumerate(term.parts):  # distinct offsets → pairs (o, h)
+            index = getattr(self, f"index{part}")
+            values = values.index_select(2 * axis, index.flatten()).unflatten(2 * axis, index.shape)
+            full[part], full[rank + part] = index.shape
+        axes = range(0, 2 * len(term.parts), 2)
+        values = values.permute(*axes, *(axis + 1 for axis in axes), values.ndim - 2, values.ndim - 1)
+        return values.reshape(*full, *self.widths[number])
+
+    def forward(self) -> list[Values]:
+        """The values of all `terms` on the current grids: factors, then the window, then the volumes of the parts."""
+        if self.built != (self.grid.shape, self.source.shape if self.source else ()):
+            self.refresh()
+        with torch.autocast(self.points.device.type, enabled=False):
+            positions, window = self.positions()
+            values = [self._evaluate(number, positions) for number in range(len(self.factors))]
+            values.append((window * self.gain).reshape(*self.grid.shape, *(1,) * len(self.names), -1, 1, 1))
+        return values + [getattr(self, f"volume{part}") for part in range(len(self.relatives))]

@@ -1,0 +1,74 @@
+"""Convolution, norm and ReLU: fused where that is the same and nobody looks in between, module by module where not."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules import module as torch_module
+
+from sepgconv.nn._conv import GroupConv
+from sepgconv.nn._norm import BatchNorm
+
+FORWARDS = {kind: kind.forward for kind in (GroupConv, BatchNorm)}
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def fusable(*modules: nn.Module) -> bool:
+    """Whether calling these modules one by one would do nothing but what they do together.
+
+    They must be ours, as we made them: no subclass, no patched or compiled `forward`. Nobody may look at what goes in
+    or comes out: no hook on a module, and none on all modules. And nobody may take the computation apart: no compiler
+    and no transform of torch.func.
+    """
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    if any(getattr(torch_module, f"_global{name}") for name in HOOKS):
+        return False
+    for module in modules:
+        ours = FORWARDS.get(type(module))
+        if ours is None or type(module).forward is not ours or "forward" in vars(module):
+            return False
+        if module._compiled_call_impl is not None or any(vars(module)[name] for name in HOOKS):
+            return False
+    return True
+
+
+def conv_norm_relu(conv: nn.Module, norm: nn.Module, features: Tensor, *, reader: nn.Module | None = None) -> Tensor:
+    """`relu(norm(conv(features)))`.
+
+    In training norm and ReLU are one operation that keeps only its input; in eval without gradients the norm becomes
+    part of the kernel.
+
+    Args:
+        conv: any convolution; a `GroupConv` can be fused.
+        norm: any norm; a `BatchNorm` can be fused.
+        features: what to convolve.
+        reader: the module that alone reads the result, if there is one. If it is ours, its gradient may be written
+            over.
+    """
+    if not fusable(conv, norm):
+        return F.relu(_normalised(norm, _convolved(conv, features)))
+    assert isinstance(conv, GroupConv)
+    assert isinstance(norm, BatchNorm)
+    conv.check(features)
+    if norm.training or norm.running_mean is None or torch.is_grad_enabled():
+        return norm.normalise(conv.convolve(features, own=True), relu=True, own=reader is not None and fusable(reader))
+    return F.relu(conv.convolve(features, norm), inplace=True)
+
+
+def _convolved(conv: nn.Module, features: Tensor) -> Tensor:
+    result = conv(features)
+    if not isinstance(result, Tensor) or result.ndim != features.ndim or result.shape[0] != features.shape[0]:
+        found = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+        raise ValueError(
+            f"{type(conv).__name__} stands for a group convolution and must return (b, c, h, ...): it made {found} of "
+            f"{tuple(features.shape)}"
+        )
+    return result
+
+
+def _normalised(norm: nn.Module, features: Tensor) -> Tensor:
+    result = norm(features)
+    if not isinstance(result, Tensor) or result.shape != features.shape:
+        found = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+        raise ValueError(f"{type(norm).__name__} stands for a norm and must keep {tuple(features.shape)}, got {found}")
+    return result

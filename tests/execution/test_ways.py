@@ -1,0 +1,104 @@
+"""Every way to take a stage, against the dense oracle; and whether the cheapest one is chosen."""
+
+import itertools
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sepgconv as sg
+from sepgconv.execution import plan
+from sepgconv.execution.plan import cheapest
+from sepgconv.execution.sizes import Contraction, Sizes
+from sepgconv.execution.ways import WAYS, Along, Band, Einsum, Fourier, Product, Space
+from sepgconv.execution.ways.product import real_fourier
+
+LAYERS = {
+    "SE(2) 8": (lambda: sg.se2(8), "separable", {Product, Fourier, Einsum}),
+    "SE(2) 5": (lambda: sg.se2(5), "separable", {Product, Fourier, Einsum}),
+    "SE(2) 3": (lambda: sg.se2(3), "separable", {Product, Fourier, Einsum}),
+    "SE(2) 6, per channel": (lambda: sg.se2(6), "dgseparable", {Product, Along, Einsum}),
+    "scales 5": (lambda: sg.scale2(5), "separable", {Product, Band, Einsum}),
+    "scales 6, two neighbours": (lambda: sg.scale2(6, scale_support=2), "separable", {Product, Band}),
+    "scales 5, per channel": (lambda: sg.scale2(5), "dgseparable", {Product, Along, Einsum}),
+    "scales 1-D": (lambda: sg.scale1(4), "separable", {Product, Band, Einsum}),
+    "Sim(2) 4x3": (lambda: sg.sim2(4, 3), "separable", {Product, Fourier, Einsum}),
+    "Sim(2) 5x4, h": (lambda: sg.sim2(5, 4), "h_separable", {Product, Band, Along, Einsum}),
+}
+
+
+def prefer(way: type):
+    """A chooser that takes one way wherever it fits."""
+
+    def choose(contraction: Contraction, sizes: Sizes, kind: str):
+        return way(contraction, sizes) if way.fits(contraction, sizes) else cheapest(contraction, sizes, kind)
+
+    return mock.patch.object(plan, "cheapest", choose)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("two_grids", [False, True], ids=["one shift", "two shifts"])
+def test_every_way_gives_the_dense_result_and_gradients(name: str, two_grids: bool) -> None:
+    make, factorisation, expected = LAYERS[name]
+    seen: set[type] = set()
+    for (dtype, tolerance), size in itertools.product(((torch.float32, 1e-5), (torch.float64, 1e-10)), (1, 5)):
+        grid = make()
+        layer = sg.GroupConv(
+            3, 4, size, grid=grid, out_grid=make() if two_grids else None, factorisation=factorisation, bias=True
+        ).to(dtype)
+        nn.init.normal_(layer.bias)
+        layer.eval()
+        for g in (layer.grid, layer.out_grid):
+            g.offset.uniform_(0, 0.3)
+        x = torch.randn(2, 3, grid.size, *(7, 6)[: grid.space], dtype=dtype, requires_grad=True)
+
+        def run(execution: str, layer=layer, x=x) -> list[Tensor]:
+            layer.execution = execution
+            y = layer(x)
+            direction = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).reshape(y.shape)
+            return [y.detach(), *torch.autograd.grad(y, [x, *layer.parameters()], direction)]
+
+        oracle = run("dense")
+        for way in WAYS:
+            with prefer(way):
+                layer.execution, layer._planned = "structured", ()
+                if not any(type(step) is way for step in layer.plan.steps):
+                    continue
+                seen.add(way)
+                for a, b in zip(run("structured"), oracle, strict=True):
+                    assert (a - b).abs().max() <= tolerance * b.abs().max().clamp_min(1e-3), (way, dtype, size)
+    assert expected <= seen
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 12, 16])
+def test_real_fourier_basis_is_orthonormal_and_makes_blocks_of_circulants(count: int) -> None:
+    basis = torch.tensor(real_fourier(count), dtype=torch.float64)
+    assert len(basis) == count + count % 2
+    torch.testing.assert_close(basis.t() @ basis, torch.eye(count, dtype=torch.float64))
+    values = torch.randn(count, dtype=torch.float64)
+    circulant = torch.stack([values.roll(shift) for shift in range(count)])
+    blocks = (basis @ circulant @ basis.t()).reshape(len(basis) // 2, 2, len(basis) // 2, 2)
+    for a, b in itertools.permutations(range(len(blocks)), 2):
+        assert blocks[a, :, b].abs().max() < 1e-12
+
+
+def ways(layer: sg.GroupConv) -> list[type]:
+    return [type(step) for step in layer.plan.steps]
+
+
+def test_what_is_chosen_for_the_papers_layers() -> None:
+    assert ways(sg.GroupConv(32, 32, 7, grid=sg.se2(8))) == [Fourier, Space]
+    assert ways(sg.GroupConv(32, 32, 7, grid=sg.scale2(8))) == [Band, Space]
+    sim2 = sg.GroupConv(32, 32, 7, grid=sg.sim2(8, 8), factorisation="h_separable")
+    assert ways(sim2) == [Band, Along, Space]
+    assert ways(sg.GroupConv(32, 64, 1, grid=sg.se2(8))) == [Fourier]  # one tap: nothing is left for space
+
+
+@pytest.mark.parametrize("n", [8, 16, 32])
+def test_multiply_adds_over_rotations(n: int) -> None:
+    """The n² products i×j of k_H become n/2 blocks 2i×2j, and two transforms that do not mix channels."""
+    layer = sg.GroupConv(32, 64, 7, grid=sg.se2(n))
+    space, blocks, transforms = n * 49 * 64, n / 2 * 4 * 32 * 64, n * n * (32 + 64)
+    assert layer.plan.multiply_adds() == blocks + transforms + space
+    assert Product(layer.plan.steps[0].contraction, layer.plan.sizes).work == n * n * 32 * 64
