@@ -123,7 +123,7 @@ def test_an_eval_layer_without_a_lift_does_not_guess() -> None:
 def test_a_copied_layer_says_that_nobody_draws_its_grid() -> None:
     model = net(sg.se2(4))
     x = images()
-    broken = nn.Sequential(*model[:4], copy.deepcopy(model[3]))
+    broken = nn.Sequential(*list(model[:4].children()), copy.deepcopy(model[3]))
     with pytest.raises(ValueError, match=r"no layer has drawn its random grid.*copied.*share one Grid object"):
         broken(x)
     apart = nn.Sequential(sg.LiftingConv(1, 2, 3, grid=sg.se2(4)), sg.ResidualBlock(2, 2, 3, grid=sg.se2(4)))
@@ -137,7 +137,7 @@ def test_a_copied_layer_says_that_nobody_draws_its_grid() -> None:
     assert torch.equal(found, model.train()(x))
     for sampling in ("fixed",):
         fixed = net(sg.se2(4, sampling=sampling))
-        nn.Sequential(*fixed[:4], copy.deepcopy(fixed[3]))(x)
+        nn.Sequential(*list(fixed[:4].children()), copy.deepcopy(fixed[3]))(x)
 
 
 def test_a_layer_by_itself_trains_at_rest() -> None:

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 PLAIN = frozenset({bool, int, float, str})
 
@@ -21,7 +22,7 @@ def sources(kernel: nn.Module, like: Tensor) -> Sources | None:
     That is: with gradients, under a compiler or a transform of torch.func, for tensors that are not ordinary ones, on
     other devices (a comparison would wait for them), and where hooks or patches take part in the sampling.
     """
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack():
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or _functorch.peek_interpreter_stack():
         return None
     if like.device.type != "cpu" or type(like) is not Tensor:
         return None

@@ -4,7 +4,7 @@ The layer that draws marks the autograd node of what it returns. A layer that re
 leave a doubt it looks for the marks in the history of its features.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,8 @@ REMEDY = (
 def mark(result: Tensor, grid: "Grid") -> None:
     """Notes in the history of a result which draw it was made with."""
     if result.grad_fn is not None:
-        result.grad_fn.metadata.setdefault(KEY, {})[grid.key] = grid.draws
+        notes = cast(dict, result.grad_fn.metadata)
+        notes.setdefault(KEY, {})[grid.key] = grid.draws
 
 
 def history(features: Tensor) -> dict[int, set[int]]:
@@ -34,7 +35,7 @@ def history(features: Tensor) -> dict[int, set[int]]:
         if node is None or node in seen:
             continue
         seen.add(node)
-        for key, number in node.metadata.get(KEY, {}).items():
+        for key, number in cast(dict, node.metadata).get(KEY, {}).items():
             found.setdefault(key, set()).add(number)
         todo.extend(before for before, _ in node.next_functions)
     return found

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sepgconv.grids import Grid, relative_elements
+from sepgconv.grids import Grid, Relative, relative_elements
 from sepgconv.kernels._factors import Factor, Term
 from sepgconv.kernels._initialisation import initialise
 from sepgconv.kernels._networks import KernelConfig, KernelNetwork
@@ -76,7 +76,7 @@ class GroupKernel(nn.Module):
         self.register_buffer("points", torch.empty(0), persistent=False)
         self.built: tuple[tuple[int, ...], ...] | None = None
         """The grids' shapes that the constants were built for."""
-        self._build(self.networks[0].last)
+        self._build(self.like)
         self.reset_parameters()
 
     def _reference_taps(self) -> float:
@@ -87,6 +87,13 @@ class GroupKernel(nn.Module):
         distance = taps(self.kernel_size, self.grid.space).norm(dim=-1) / self.radius
         window = self.window(distance / scales[:, None]) / scales[:, None] ** self.grid.space
         return window.square().sum(-1).mean().item()
+
+    @property
+    def like(self) -> Tensor:
+        """A weight, for the precision and the device of constants."""
+        network = self.networks[0]
+        assert isinstance(network, KernelNetwork)
+        return network.last
 
     @property
     def resolution(self) -> tuple[tuple[int, ...], ...]:
@@ -106,7 +113,8 @@ class GroupKernel(nn.Module):
             "points", (inverses[:, None] * taps(self.kernel_size, self.grid.space)[:, None, :]).sum(-1) / self.radius
         )
         constant("dets", group.det(nominal).abs())
-        self.relatives, self.farthest = (), [axis.farthest for axis in (self.source or self.grid).axes]
+        self.relatives: tuple[Relative, ...] = ()
+        self.farthest = [axis.farthest for axis in (self.source or self.grid).axes]
         if self.source:
             pairs = zip(self.source.axes, self.grid.axes, strict=True)
             self.relatives = tuple(relative_elements(source, target) for source, target in pairs)
@@ -122,7 +130,7 @@ class GroupKernel(nn.Module):
     def refresh(self) -> None:
         """Builds the constants anew if the grids have another resolution, or the weights were loaded."""
         if self.built != (self.grid.shape, self.source.shape if self.source else ()):
-            self._build(self.networks[0].last)
+            self._build(self.like)
 
     def _apply(self, fn, recurse: bool = True) -> "GroupKernel":
         super()._apply(fn, recurse)

@@ -37,6 +37,7 @@ class Recomputed(nn.Sequential):
             segment = segments.pop(0)
             after = segments[0][0] if segments else None
             if isinstance(segment[0], LiftingConv) and _as_made(after):
+                assert isinstance(after, ResidualBlock)
                 input = _on_lifted(after, segment, input)
                 segments.pop(0)
             elif isinstance(segment[0], AS_IS):

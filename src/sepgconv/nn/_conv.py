@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from sepgconv.execution.kept import Kept, sources
 from sepgconv.execution.plan import Plan, Weights, make_plan
@@ -107,11 +108,11 @@ class _Conv(nn.Module):
         self.saves_memory = True
 
     def _weights(self, plan: Plan, scale: Tensor | None) -> Weights:
-        """The sampled kernel in the plan's form; in eval without gradients it is kept until something changes.
+        """The sampled kernel in the plan's form; without gradients it is kept until something changes.
 
         `scale` multiplies output channels.
         """
-        now = None if self.training else sources(self.kernel, self.kernel.points)
+        now = sources(self.kernel, self.kernel.points)
         if now is None:
             self._kept = None
             return self._sample(plan, scale)
@@ -139,7 +140,7 @@ class _Conv(nn.Module):
         With `own`, the gradient that comes back belongs to this layer alone, and may be written over.
         """
         grid, source = self.kernel.grid, self.kernel.source
-        watched = not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
+        watched = not torch.compiler.is_compiling() and _functorch.peek_interpreter_stack() is None
         if source is not None and source.random and watched and (self.training or source.origin == "layer"):
             self._seen = check_draw(features, source, self._seen, self)
         if self.redraws:
@@ -150,7 +151,8 @@ class _Conv(nn.Module):
             bias = shift if bias is None else bias * scale + shift
         own_ways = features.device.type == "cpu" and not torch.compiler.is_compiling()
         plan = self._plans["cpu" if own_ways else "other"]
-        result = plan.run(features, self._weights(plan, scale), bias, saving=self.saves_memory, own=own)
+        weights = self._sample(plan, scale) if self.training else self._weights(plan, scale)
+        result = plan.run(features, weights, bias, saving=self.saves_memory, own=own)
         if grid.random and grid is not source and watched:
             mark(result, grid)
         return result
@@ -178,7 +180,7 @@ class _Conv(nn.Module):
                 f"{name} with kernel_size={self.kernel_size} and padding={self.padding} "
                 f"does not fit an input of shape {tuple(x.shape)}"
             )
-        if torch.jit.is_tracing():
+        if torch._C._is_tracing():
             raise ValueError(f"{name} cannot be traced by torch.jit, which would freeze its kernel; use torch.export")
         if kernel.names and self.stride > 1:
             symmetric_sampling(self, tuple(x.shape[-space:]), self.kernel_size, self.stride, self.padding)

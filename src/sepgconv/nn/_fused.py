@@ -2,13 +2,14 @@
 
 import torch
 from torch import Tensor, nn
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.nn import functional as F
 from torch.nn.modules import module as torch_module
 
 from sepgconv.nn._conv import GroupConv
 from sepgconv.nn._norm import BatchNorm
 
-FORWARDS = {kind: kind.forward for kind in (GroupConv, BatchNorm)}
+FORWARDS: dict[type[nn.Module], object] = {kind: kind.forward for kind in (GroupConv, BatchNorm)}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -19,7 +20,7 @@ def fusable(*modules: nn.Module) -> bool:
     or comes out: no hook on a module, and none on all modules. And nobody may take the computation apart: no compiler
     and no transform of torch.func.
     """
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch.compiler.is_compiling() or _functorch.peek_interpreter_stack() is not None:
         return False
     if any(getattr(torch_module, f"_global{name}") for name in HOOKS):
         return False
@@ -42,16 +43,15 @@ def conv_norm_relu(conv: nn.Module, norm: nn.Module, features: Tensor, *, reader
         conv: any convolution; a `GroupConv` can be fused.
         norm: any norm; a `BatchNorm` can be fused.
         features: what to convolve.
-        reader: the module that alone reads the result, if there is one. If it is ours, its gradient may be written
-            over.
+        reader: the module that alone reads the result, if there is one: what it hands back may be written over.
     """
-    if not fusable(conv, norm):
+    if not fusable(*(module for module in (conv, norm, reader) if module is not None)):
         return F.relu(_normalised(norm, _convolved(conv, features)))
     assert isinstance(conv, GroupConv)
     assert isinstance(norm, BatchNorm)
     conv.check(features)
     if norm.training or norm.running_mean is None or torch.is_grad_enabled():
-        return norm.normalise(conv.convolve(features, own=True), relu=True, own=reader is not None and fusable(reader))
+        return norm.normalise(conv.convolve(features, own=True), relu=True, own=reader is not None)
     return F.relu(conv.convolve(features, norm), inplace=True)
 
 

@@ -6,6 +6,7 @@ All are ordinary differentiable functions. Where `plain` says so they are made o
 import torch
 from einops import rearrange
 from torch import Tensor
+from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
@@ -34,7 +35,7 @@ def plain(x: Tensor) -> bool:
         or type(x) is not Tensor
         or torch.compiler.is_compiling()
         or torch.is_autocast_enabled("cpu")
-        or torch._C._functorch.peek_interpreter_stack() is not None
+        or _functorch.peek_interpreter_stack() is not None
         or forward_ad._current_level >= 0
     )
 

@@ -3,12 +3,14 @@
 An ordinary differentiable function, made of stock operations where `plain` says so.
 """
 
+from typing import Any
+
 import torch
 from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
-from sepgconv.execution.cpu.convolution import plain, spans
+from sepgconv.execution.cpu.convolution import plain
 
 Running = tuple[Tensor | None, Tensor | None]
 """Running mean and variance."""
@@ -19,26 +21,21 @@ LONG, SIDE = 1 << 10, 1 << 9
 """Rows that are summed at a time, and numbers that lie side by side in them: together they stay in the cache."""
 
 
-def _rows(features: Tensor) -> Tensor:
-    """Features as rows `(n, c)`, without a copy if they lie so."""
-    return rearrange(features, "b c h ... -> b ... h c").reshape(-1, features.shape[1])
-
-
 def _blocks(features: Tensor) -> list[Tensor]:
     """Rows of features in blocks, several of them side by side: a loop over c alone would be too short.
 
     Those that do not fill the last row of this kind come last, one by one.
     """
-    rows = _rows(features)
+    rows = rearrange(features, "b c h ... -> (b ... h) c")
     side = max(SIDE // rows.shape[1], 1)
     even = len(rows) - len(rows) % side
     wide = rows[:even].view(-1, side * rows.shape[1])
-    return [wide[span] for span in spans(len(wide), LONG)] + ([rows[even:]] if even < len(rows) else [])
+    return [*wide.split(LONG), *([rows[even:]] if even < len(rows) else [])]
 
 
 def _side_by_side(vector: Tensor) -> Tensor:
-    """One number per channel, for all rows that lie side by side."""
-    return vector.repeat(max(SIDE // len(vector), 1))
+    """One number per channel `(…, c)`, for all rows that lie side by side."""
+    return vector.repeat(*(1,) * (vector.ndim - 1), max(SIDE // vector.shape[-1], 1))
 
 
 def _like(scratch: Tensor, block: Tensor) -> Tensor:
@@ -51,10 +48,10 @@ def in_rows(features: Tensor) -> bool:
     return rearrange(features, "b c h ... -> b ... h c").is_contiguous()
 
 
-def _flat_norm(features: Tensor, running: Running, weight: Tensor | None, bias: Tensor | None, *rest: float) -> Tensor:
+def _flat_norm(features: Tensor, running: Running, weight: Tensor | None, bias: Tensor | None, *rest: Any) -> Tensor:
     """Stock batch norm, without a copy."""
     rows = rearrange(features, "b c h ... -> b ... h c")
-    flat = F.batch_norm(_rows(features), *running, weight, bias, *rest)
+    flat = F.batch_norm(rearrange(features, "b c h ... -> (b ... h) c"), *running, weight, bias, *rest)
     return rearrange(flat.reshape(rows.shape), "b ... h c -> b c h ...")
 
 
@@ -87,23 +84,22 @@ def batch_norm(
     if plain(features) or features.numel() <= SHORT * features.shape[1]:
         normal = _flat_norm(features, running, weight, bias, batch, momentum, eps)
         return F.relu(normal) if relu else normal
-    mean, variance = _statistics(features) if batch else running
+    mean, variance = _statistics(features, running, momentum) if batch else running
     assert mean is not None
     assert variance is not None
-    if batch:
-        _follow(running, mean, variance, features.numel() // len(mean), momentum)
     kept = _Kept.apply(features, weight, bias, mean, variance, eps, relu, own, batch)
     return _Normalised.apply(kept, *_affine(features, weight, bias, mean, variance, eps), relu)
 
 
 @torch.no_grad()
-def _statistics(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of each channel, in float64.
+def _statistics(features: Tensor, running: Running, momentum: float) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each channel, in float64; the running ones follow them.
 
     The mean of a few rows from everywhere is taken off first: what is left is summed to 1e-7, however large the mean.
     """
-    rows, blocks = _rows(features), _blocks(features)
-    rough = rows[:: len(rows) // (SHORT + 1) + 1].to(_work(features)).mean(0)
+    rows, blocks = rearrange(features, "b c h ... -> (b ... h) c"), _blocks(features)
+    work = torch.promote_types(features.dtype, torch.float32)
+    rough = rows[:: len(rows) // (SHORT + 1) + 1].to(work).mean(0)
     around, scratch = _side_by_side(rough), torch.empty(blocks[0].numel(), dtype=rough.dtype)
     sums, squares = [], []
     for block in blocks:
@@ -111,26 +107,18 @@ def _statistics(features: Tensor) -> tuple[Tensor, Tensor]:
         torch.sub(block, around[: block.shape[1]], out=centred)
         sums.append(centred.sum(0))
         squares.append(centred.square_().sum(0))
-    mean, square = (_per_channel(torch.cat(each), len(rough)) / len(rows) for each in (sums, squares))
-    return rough + mean, square - mean.square()
-
-
-def _work(features: Tensor) -> torch.dtype:
-    """What features are summed in."""
-    return torch.promote_types(features.dtype, torch.float32)
+    found = torch.stack([torch.cat(sums), torch.cat(squares)]).view(2, -1, len(rough))
+    mean, square = found.sum(1, dtype=torch.float64) / len(rows)
+    mean, variance = rough + mean, square - mean.square()
+    for old, new in zip(running, (mean, variance * (len(rows) / (len(rows) - 1))), strict=True):
+        if old is not None:
+            old.lerp_(new.to(old), momentum)
+    return mean, variance
 
 
 def _per_channel(sums: Tensor, channels: int) -> Tensor:
     """Sums of columns, several of which are of one channel."""
     return sums.view(-1, channels).sum(0, dtype=torch.float64)
-
-
-@torch.no_grad()
-def _follow(running: Running, mean: Tensor, variance: Tensor, count: int, momentum: float) -> None:
-    """Moves the running statistics towards those of a batch."""
-    for old, new in zip(running, (mean, variance * (count / (count - 1))), strict=True):
-        if old is not None:
-            old.lerp_(new.to(old), momentum)
 
 
 class _Normalised(torch.autograd.Function):
@@ -175,7 +163,7 @@ class _Kept(torch.autograd.Function):
         blocks, incoming, out = (_blocks(each) for each in (features, grads[0], result))
         passed = out if ctx.relu else incoming
         scale, shift = _affine(features, weight, bias, mean, variance, ctx.eps)
-        work = _work(features)
+        work = torch.promote_types(features.dtype, torch.float32)
         scratch, rough = torch.empty_like(blocks[0], dtype=work), mean.to(work)
         around, one = _side_by_side(rough), _side_by_side(torch.ones_like(rough))
         sums = torch.zeros(2, len(mean), dtype=torch.float64)
@@ -216,8 +204,9 @@ def _affine(
     features: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
     """What a norm multiplies features that lie side by side by, and what it adds."""
-    scale, work = (variance.double() + eps).rsqrt(), _work(features)
+    scale, work = (variance.double() + eps).rsqrt(), torch.promote_types(features.dtype, torch.float32)
     scale = scale if weight is None else scale * weight
     shift = -mean * scale
     shift = shift if bias is None else shift + bias
-    return _side_by_side(scale.to(work)), _side_by_side(shift.to(work))
+    both = _side_by_side(torch.stack([scale, shift]).to(work))
+    return both[0], both[1]

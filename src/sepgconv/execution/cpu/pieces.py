@@ -59,7 +59,7 @@ class _Pieces(torch.autograd.Function):
             first, bias, *weights = leaves
             with torch.enable_grad():
                 piece = ctx.run(first, *weights, bias=bias, wanted="create_graph" in options)
-            wanted = [leaf for leaf, need in zip(leaves, needed, strict=True) if need]
+            wanted = [leaf for leaf, need in zip(leaves, needed, strict=True) if leaf is not None and need]
             return list(torch.autograd.grad(piece, wanted, slope, **options))
 
         if torch.is_grad_enabled():  # a second derivative
