@@ -25,7 +25,8 @@ class During(Callback):
             self.action()
 
 
-def test_a_second_run_in_the_directory_is_refused(tiny):
+def test_a_second_run_in_the_directory_is_refused(tiny, monkeypatch):
+    monkeypatch.setattr("sepgconv.training.lock.GRACE", 0.1, raising=False)
     refused = []
 
     def second() -> None:
@@ -40,7 +41,7 @@ def test_a_second_run_in_the_directory_is_refused(tiny):
     assert f"process {os.getpid()} on {socket.gethostname()}, since 2" in refused[0]
     assert "choose another --output" in refused[0]
     assert result["settings"]["data"]["seed"] == 0
-    assert not (Path(trainer.default_root_dir) / "run.lock").exists()
+    assert list(Path(trainer.default_root_dir).glob("*.lock")) == []
 
 
 def test_the_directory_is_free_after_an_error(tiny):
@@ -50,7 +51,7 @@ def test_the_directory_is_free_after_an_error(tiny):
     run = tiny(callbacks=[During(fail)])
     with pytest.raises(InterruptedError):
         fit(*run)
-    assert not (Path(run[0].default_root_dir) / "run.lock").exists()
+    assert list(Path(run[0].default_root_dir).glob("*.lock")) == []
     fit(*tiny(), ckpt_path="last")
 
 
@@ -70,11 +71,11 @@ def holder(**changes) -> dict:
 
     pid = os.getpid()
     start = {"host": socket.gethostname(), "pid": pid, "since": "2020-01-01", "place": processes.place()}
-    return {**start, "started": processes.started(pid), "token": "theirs", **changes}
+    return {**start, "started": processes.started(pid), **changes}
 
 
 def write(folder: Path, head: dict, beat: int = 0) -> Path:
-    path = folder / "run.lock"
+    path = folder / "run-theirs.lock"
     path.write_text(f"{json.dumps(head)}\n{beat:012}\n")
     return path
 
@@ -84,7 +85,7 @@ def test_a_dead_process_of_this_machine_is_replaced_at_once(tmp_path, quick, mon
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     write(tmp_path, holder(pid=int(gone.stdout)))
     with caplog.at_level("INFO"), quick.held(tmp_path) as claim:
-        assert claim.token in (tmp_path / "run.lock").read_text()
+        assert list(tmp_path.iterdir()) == [claim.path]
     assert f"taking over from process {int(gone.stdout)} on " in caplog.text
     assert list(tmp_path.iterdir()) == []
 
@@ -147,15 +148,15 @@ def test_a_silent_holder_elsewhere_is_replaced_and_a_beating_one_is_not(tmp_path
 
 @pytest.mark.parametrize("content", [b"", b"\x00\xff", b"[1]\n", b'{"pid": "x"}\n', b'{"pid": -1}\n'], ids=str)
 def test_a_lock_that_says_nothing_is_replaced_after_a_while(tmp_path, quick, content):
-    (tmp_path / "run.lock").write_bytes(content)
+    (tmp_path / "run-theirs.lock").write_bytes(content)
     with quick.held(tmp_path):
         pass
 
 
-def test_of_many_that_find_a_dead_run_one_goes_on(tmp_path, quick):
-    """Threads stand for machines: the process number of each is hidden from the others."""
+def test_of_many_that_start_at_once_one_goes_on(tmp_path, quick):
+    """Threads stand for machines, beside a dead run of another one."""
     write(tmp_path, holder(host="elsewhere"))
-    inside, most, done, gate = [], [], [], threading.Barrier(8)
+    inside, most, done, gate = [], [], [], threading.Barrier(6)
 
     def start(number: int) -> None:
         gate.wait()
@@ -163,20 +164,41 @@ def test_of_many_that_find_a_dead_run_one_goes_on(tmp_path, quick):
             with quick.held(tmp_path) as claim:
                 inside.append(number)
                 most.append(len(inside))
-                threading.Event().wait(0.1)
+                threading.Event().wait(0.2)
                 claim.check()
                 inside.remove(number)
                 done.append(number)
         except ValueError:
             pass
 
-    threads = [threading.Thread(target=start, args=(number,)) for number in range(8)]
+    threads = [threading.Thread(target=start, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert set(most) == {1}
     assert done
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_appears_meanwhile_is_seen(tmp_path, quick, monkeypatch):
+    """Another machine's file that comes between the look around and this run's own file."""
+    announce = quick._announce
+
+    def late(folder: Path):
+        write(tmp_path, holder(pid=os.getppid(), started=""))
+        return announce(folder)
+
+    monkeypatch.setattr(quick, "_announce", late)
+    with pytest.raises(ValueError, match="is in use by another run"), quick.held(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["run-theirs.lock"]
+
+
+def test_what_was_killed_while_it_started_is_cleared(tmp_path, quick):
+    (tmp_path / ".run-abc.lock").write_text("half")
+    with quick.held(tmp_path):
+        assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_run_that_was_taken_over_stops_and_writes_nothing(tiny):
@@ -184,15 +206,14 @@ def test_a_run_that_was_taken_over_stops_and_writes_nothing(tiny):
     output = Path(run[0].default_root_dir)
 
     def lose() -> None:
-        path = output / "run.lock"
-        path.unlink()
+        next(output.glob("run-*.lock")).unlink()
         write(output, holder(host="elsewhere"))
 
     run[0].callbacks.insert(0, During(lose))
     with pytest.raises(OSError, match=r"was taken over by process \d+ on elsewhere.*writes nothing more"):
         fit(*run)
     assert storage.read(output / "checkpoints/last.ckpt")["global_step"] == 3
-    assert "elsewhere" in (output / "run.lock").read_text()
+    assert [path.name for path in output.glob("*.lock")] == ["run-theirs.lock"]
     assert not (output / "result.json").exists()
 
 

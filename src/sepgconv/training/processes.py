@@ -43,7 +43,16 @@ def alive(pid: Any, since: Any = "") -> bool:
     if stat is None:
         return True
     state, begin = stat
-    return state not in ("Z", "X") and (not since or since == begin)
+    if since and since != begin:
+        return False
+    return state not in ("Z", "X") or _threads(pid) > 1  # which may be about to end, but have not yet
+
+
+def _threads(pid: int) -> int:
+    try:
+        return len(list((PROC / str(pid) / "task").iterdir()))
+    except OSError:
+        return 0
 
 
 def _stat(pid: int) -> tuple[str, str] | None:
