@@ -1,5 +1,6 @@
 import json
 import os
+import random
 import shutil
 import stat
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from safetensors.torch import save as to_safetensors
 from training_helpers import GRID, assert_same, make_run
 
 from sepgconv import KernelConfig
@@ -118,19 +120,158 @@ def test_a_write_that_fails_leaves_the_checkpoint_before(tmp_path, monkeypatch):
 
 def test_what_a_killed_run_left_half_written_is_cleared(tiny):
     run = tiny(max_epochs=1)
-    folder = Checkpoints.folder(run[0])
+    output, folder = Path(run[0].default_root_dir), Checkpoints.folder(run[0])
     folder.mkdir(parents=True)
-    (folder / ".last.ckpt.abc").write_bytes(b"half")
+    left = [folder / f".{name}.{kind}.abc" for name in ("last", "best") for kind in ("ckpt", "safetensors")]
+    left += [output / f".{name}.abc" for name in ("result.json", "metrics.csv", "curves.png")] + [output / ".probe-1"]
+    for path in left:
+        path.write_bytes(b"half")
+    mine = output / ".gitignore"
+    mine.write_text("*")
     fit(*run)
-    assert not (folder / ".last.ckpt.abc").exists()
+    assert [path.name for path in left if path.exists()] == []
+    assert mine.exists()
 
 
-def test_the_checkpoint_of_another_network_names_both(done, tiny):
-    other = NetworkConfig(width=0.2, kernel=KernelConfig(hidden=8, layers=1))
-    trainer, _, data = tiny(max_epochs=3)
+@pytest.mark.parametrize("kept", ["previous.ckpt", "best.ckpt", "last.safetensors", "result.json"])
+def test_whatever_is_left_of_a_run_is_not_overwritten(done, tiny, kept):
+    for path in (done[0] / "result.json", *(done[0] / "checkpoints").glob("*")):
+        if path.name != kept:
+            path.unlink()
+    with pytest.raises(ValueError, match="already holds a run: go on with --ckpt_path last"):
+        fit(*tiny())
+
+
+def test_there_is_a_last_checkpoint_at_any_moment(tiny, monkeypatch):
+    """A kill between the renaming of the last checkpoint and the writing of the new one."""
+    run, seen, write = tiny(max_epochs=1), [], storage.AtomicCheckpointIO.save_checkpoint
+
+    def watched(self, checkpoint, path, storage_options=None):
+        folder = Path(path).parent
+        seen.append({kept.name: storage.read(kept)["global_step"] for kept in folder.glob("[lp]*.ckpt")})
+        write(self, checkpoint, path)
+
+    monkeypatch.setattr(storage.AtomicCheckpointIO, "save_checkpoint", watched)
+    fit(*run)
+    assert seen[0] == {}
+    assert seen[-1] == {"last.ckpt": 4, "previous.ckpt": 4}
+
+
+def test_where_files_have_one_name_only_the_checkpoint_before_is_kept(done, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    folder = done[0] / "checkpoints"
+    last = (folder / "last.ckpt").read_bytes()
+    storage.keep_as_previous(folder)
+    assert (folder / "previous.ckpt").read_bytes() == last
+    assert storage.newest(folder) == folder / "previous.ckpt"
+
+
+def test_no_flipped_bit_in_weights_goes_unnoticed(done, tmp_path):
+    content = (done[0] / "checkpoints/best.safetensors").read_bytes()
+    whole = storage.read(done[0] / "checkpoints/best.safetensors")
+    header = 8 + int.from_bytes(content[:8], "little")
+    places = random.Random(0).sample(range(8, header), 150) + random.Random(1).sample(range(header, len(content)), 100)
+    path = tmp_path / "flipped.safetensors"
+    unnoticed = []
+    for place in places:
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        try:
+            read = storage.read(path)
+        except ValueError:
+            continue
+        try:
+            assert_same(read, whole)
+        except (AssertionError, RuntimeError):
+            unnoticed.append(place)
+    assert unnoticed == []
+
+
+def test_weights_of_before_there_was_a_checksum_still_load(done, tmp_path):
+    whole = storage.read(done[0] / "checkpoints/best.safetensors")
+    settings = {key: whole[key] for key in ("hyper_parameters", "Images")}
+    weights = {key.removeprefix("net."): value for key, value in whole["state_dict"].items()}
+    path = tmp_path / "old.safetensors"
+    path.write_bytes(to_safetensors(weights, {"sepgconv": json.dumps(settings)}))
+    assert_same(storage.read(path), {"state_dict": whole["state_dict"], **settings})
+
+
+def test_the_checkpoint_of_another_network_names_what_differs(done):
+    other = Classifier(NetworkConfig(width=0.2, kernel=KernelConfig(hidden=8, layers=1)), GRID)
+    with pytest.raises(ValueError, match=r"of another network: model.network.width was 0.1, is 0.2; .*there, .*here"):
+        other.load_checkpoint(storage.read(done[0] / "checkpoints/best.ckpt"))
+
+
+def _unfinished(done, step: int = 5) -> Path:
+    """The folder of a run that only has to be tested, and whose best weights are not its last."""
+    folder = done[0] / "checkpoints"
     (done[0] / "result.json").unlink()
-    with pytest.raises(ValueError, match=r"(?s)of another network.*width 0.1.*width 0.2.*there.*here"):
-        fit(trainer, Classifier(other, GRID), data, ckpt_path="last")
+    last, best = (torch.load(folder / f"{name}.ckpt", weights_only=True) for name in ("last", "best"))
+    last["callbacks"]["Checkpoints"]["best"] = best["run"]["best"] = {"score": 1.5, "epoch": 0, "step": step}
+    best["global_step"] = step
+    best["state_dict"] = {key: torch.ones_like(value) for key, value in best["state_dict"].items()}
+    storage.AtomicCheckpointIO().save_checkpoint(best, folder / "best.ckpt")
+    torch.save(last, folder / "last.ckpt")
+    return folder
+
+
+def test_a_damaged_best_checkpoint_is_replaced_by_the_weights_beside_it(done, tiny):
+    folder = _unfinished(done)
+    _truncate(folder / "best.ckpt")
+    trainer, classifier, data = tiny()
+    result = fit(trainer, classifier, data, "last", draw=False)
+    assert result["metrics"]["best"] == {"score": 1.5, "epoch": 0, "step": 5}
+    assert all((value == 1).all() for value in classifier.state_dict().values())
+
+
+def test_best_weights_that_are_lost_are_named_and_no_others_are_tested(done, tiny, monkeypatch):
+    folder = _unfinished(done)
+    _truncate(folder / "best.ckpt")
+    _flip_a_bit(folder / "best.safetensors")
+    run = tiny()
+    monkeypatch.setattr(run[0], "test", lambda *a, **k: pytest.fail("other weights were tested"))
+    with pytest.raises(ValueError, match=r"the weights of step 5, .* are lost, .*best.ckpt is not.*checksum is wrong"):
+        fit(*run, ckpt_path="last")
+    assert storage.read(folder / "last.ckpt")["global_step"] == 10
+    assert not (done[0] / "result.json").exists()
+
+
+def test_the_best_weights_of_another_run_are_not_tested(done, tiny, monkeypatch):
+    folder = _unfinished(done)
+    best = torch.load(folder / "best.ckpt", weights_only=True)
+    best["Images"]["settings"]["seed"] = 9
+    storage.AtomicCheckpointIO().save_checkpoint(best, folder / "best.ckpt")
+    run = tiny()
+    monkeypatch.setattr(run[0], "test", lambda *a, **k: pytest.fail("other weights were tested"))
+    with pytest.raises(ValueError, match=r"best.ckpt is of another run or step \(data.seed was 9, is 0\)"):
+        fit(*run, ckpt_path="last")
+
+
+def test_the_last_weights_are_the_best_if_they_are_of_that_step(done, tiny):
+    folder = _unfinished(done, step=10)
+    for path in folder.glob("best.*"):
+        path.unlink()
+    trainer, classifier, data = tiny()
+    assert fit(trainer, classifier, data, "last", draw=False)["metrics"]["best"]["step"] == 10
+    assert_same(dict(classifier.state_dict()), dict(storage.read(folder / "last.ckpt")["state_dict"]))
+
+
+def test_a_score_that_is_not_a_number_does_not_stay_the_best(tiny, monkeypatch):
+    run, scores = tiny(max_epochs=2), iter([float("nan"), 3.0])
+    checkpoints = next(part for part in run[0].callbacks if isinstance(part, Checkpoints))
+    after = Checkpoints.on_validation_end
+
+    def scored(self, trainer, pl_module):
+        trainer.callback_metrics["val/error"].fill_(next(scores))
+        after(self, trainer, pl_module)
+
+    monkeypatch.setattr(Checkpoints, "on_validation_end", scored)
+    fit(*run, draw=False)
+    assert checkpoints.best["score"] == 3.0
 
 
 def test_a_run_does_not_go_on_from_weights_alone(done, tiny):

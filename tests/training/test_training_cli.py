@@ -120,6 +120,21 @@ def test_a_run_is_tested_again_with_its_own_recipe(trained, caplog):
     assert cli.main(["validate", f"--config={trained / 'config.yaml'}", "--ckpt_path=last"]) == 0
 
 
+def test_bare_weights_are_tested_like_a_checkpoint(trained, caplog):
+    before = json.loads((trained / "result.json").read_text())["metrics"]["test/error"]
+    weights = trained / "checkpoints/best.safetensors"
+    with caplog.at_level("INFO"):
+        assert cli.main(["test", f"--config={trained / 'config.yaml'}", f"--ckpt_path={weights}"]) == 0
+    assert "best.safetensors: test/loss" in caplog.text
+    assert f"test/error {before:.4g}" in caplog.text
+
+
+def test_a_run_does_not_go_on_from_bare_weights(trained, capsys):
+    weights = trained / "checkpoints/best.safetensors"
+    assert cli.main(["fit", *RECIPE, f"--output={trained}", f"--ckpt_path={weights}"]) == 1
+    assert "best.safetensors holds weights only" in capsys.readouterr().err
+
+
 def test_errors_are_messages(trained, tmp_path, capsys, monkeypatch):
     arguments = ["test", f"--config={trained / 'config.yaml'}"]
     assert cli.main([*arguments, f"--ckpt_path={tmp_path / 'none.ckpt'}"]) == 1

@@ -162,6 +162,19 @@ def test_a_non_finite_number_stops_the_run_and_spares_the_checkpoint(tiny, callb
     assert all(value.isfinite().all() for value in kept["state_dict"].values())
 
 
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (0, "There is no checkpoint yet; look at the images and at the weights that the run begins with"),
+        (1, "There is no checkpoint yet; a lower optimiser.lr often helps"),
+        (6, "The checkpoint of step 5 is kept; a lower optimiser.lr often helps"),
+    ],
+)
+def test_only_what_there_is_is_said_to_be_kept(tiny, step, said):
+    with pytest.raises(NonFiniteError, match=said):
+        fit(*tiny(callbacks=[At(step, _spoil_weights)], every=100))
+
+
 def test_mixed_precision(tiny):
     result = fit(*tiny(precision="bf16-mixed", max_epochs=1))
     assert result["metrics"]["final"]["train/loss"] < 10

@@ -1,5 +1,7 @@
 """When checkpoints are written: the best on validation, and the last with the one before it."""
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +9,10 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
-from .nonfinite import NonFiniteError, finite
-from .storage import BEST, LAST, PREVIOUS, AtomicCheckpointIO
+from .history import History
+from .lock import Claim
+from .nonfinite import NonFiniteError, advice, finite
+from .storage import BEST, LAST, AtomicCheckpointIO, keep_as_previous
 
 
 class Checkpoints(Checkpoint):
@@ -27,6 +31,11 @@ class Checkpoints(Checkpoint):
             raise ValueError(f"every_n_steps must be at least 1, got {every_n_steps!r}")
         self.every_n_steps, self.monitor = every_n_steps, monitor
         self.best: dict[str, float | int] = {}
+        self.saved: int | None = None  # the step of the last checkpoint
+        self.claim: Claim | None = None  # on the run's directory
+        self.inherit: Callable[[], None] | None = None  # brings along what another run has left, once
+        self.began = False  # whether a checkpoint, if there was one, has been taken up
+        self.keep_best = True  # whether the best so far is taken over from a checkpoint that is resumed from
         self._saved_at = 0
 
     @staticmethod
@@ -35,16 +44,36 @@ class Checkpoints(Checkpoint):
         return Path(trainer.default_root_dir) / "checkpoints"
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Makes all of this trainer's checkpoints atomic, and clears what a killed run left half written."""
+        """Makes all of this trainer's checkpoints atomic."""
+        self.began = False
         trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         if stage == "fit" and trainer.is_global_zero:
             self.folder(trainer).mkdir(parents=True, exist_ok=True)
-            for leftover in self.folder(trainer).glob(".*.ckpt.*"):
-                leftover.unlink(missing_ok=True)
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Refuses to go on from a checkpoint that lacks a part, which Lightning would do without."""
+        if trainer.state.fn != TrainerFn.FITTING:
+            return
+        names = [
+            part.state_key for part in getattr(trainer, "callbacks", []) if isinstance(part, Checkpoints | History)
+        ]
+        parts = {f"callbacks.{name}": bool(checkpoint["callbacks"].get(name)) for name in names}
+        parts["optimizer_states"] = len(checkpoint["optimizer_states"]) == 1
+        missing = [name for name, found in parts.items() if not found]
+        if missing:
+            raise ValueError(f"the checkpoint cannot be gone on from: it lacks {', '.join(missing)}")
+
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The first that comes after a checkpoint was taken up, or else the start of training."""
+        self.began = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Counts steps from where the run begins or goes on."""
-        self._saved_at = trainer.global_step
+        self.began, self._saved_at = True, trainer.global_step
+        _check_moments(trainer)
+        self.take_inheritance()
+        if trainer.global_step:
+            self.saved = trainer.global_step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -52,13 +81,16 @@ class Checkpoints(Checkpoint):
         """Writes the last checkpoint if it is time.
 
         Not while gradients are accumulated, which a checkpoint does not hold; and not just before a validation, which
-        Lightning would skip on resuming: the end of the epoch or the next batch comes soon.
+        Lightning would skip on resuming: the end of the epoch or the next batch comes soon. A run that was told to end
+        writes it at once; several processes do not hear of that at the same step, and so do not.
         """
+        self._check_claim(trainer)
         done = batch_idx + 1
         validates = trainer.is_last_batch or (trainer.val_check_batch and done % trainer.val_check_batch == 0)
         if validates or done % trainer.accumulate_grad_batches:
             return
-        if trainer.global_step - self._saved_at >= self.every_n_steps:
+        ends = trainer.received_sigterm and trainer.world_size == 1 and trainer.global_step != self.saved
+        if ends or trainer.global_step - self._saved_at >= self.every_n_steps:
             self._save_last(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -80,9 +112,16 @@ class Checkpoints(Checkpoint):
         if score is None:
             known = ", ".join(sorted(trainer.callback_metrics)) or "none"
             raise ValueError(f"checkpoint.monitor must be one of the metrics there are ({known}), got {self.monitor!r}")
-        if not self.best or score.item() < self.best["score"]:
+        # A score that is not a number is never better, and must not stay the best.
+        if not self.best or score.item() < self.best["score"] or math.isnan(self.best["score"]):
             self.best = {"score": score.item(), "epoch": trainer.current_epoch, "step": trainer.global_step}
             self._save_best(trainer)
+
+    def take_inheritance(self) -> None:
+        """Brings along what another run has left, now that its checkpoint has proved good."""
+        inherit, self.inherit = self.inherit, None
+        if inherit is not None:
+            inherit()
 
     def state_dict(self) -> dict[str, Any]:
         """The best score so far."""
@@ -90,19 +129,37 @@ class Checkpoints(Checkpoint):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on with the best score so far."""
-        self.best = dict(state_dict["best"])
+        self.best = dict(state_dict["best"]) if self.keep_best else {}
+
+    def _check_claim(self, trainer: Trainer) -> None:
+        if self.claim is not None and trainer.is_global_zero:
+            self.claim.check()
 
     def _save_last(self, trainer: Trainer) -> None:
         _check_weights(trainer)
+        self._check_claim(trainer)
         folder = self.folder(trainer)
-        if trainer.is_global_zero and (folder / LAST).exists():
-            (folder / LAST).replace(folder / PREVIOUS)
+        if trainer.is_global_zero:
+            keep_as_previous(folder)
         trainer.save_checkpoint(folder / LAST, weights_only=False)
-        self._saved_at = trainer.global_step
+        self._saved_at = self.saved = trainer.global_step
 
     def _save_best(self, trainer: Trainer) -> None:
         _check_weights(trainer)
+        self._check_claim(trainer)
         trainer.save_checkpoint(self.folder(trainer) / BEST, weights_only=True)
+
+
+def _check_moments(trainer: Trainer) -> None:
+    """What an optimiser has kept for a weight must have its shape, which torch does not look at when it is loaded."""
+    for optimiser in trainer.optimizers:
+        for parameter, state in optimiser.state.items():
+            shapes = {tuple(value.shape) for key, value in state.items() if key.startswith("exp_avg")}
+            if shapes - {tuple(parameter.shape)}:
+                raise ValueError(
+                    f"the checkpoint cannot be gone on from: the optimiser's state of a weight of shape "
+                    f"{tuple(parameter.shape)} has {shapes.pop()}"
+                )
 
 
 def _check_weights(trainer: Trainer) -> None:
@@ -112,5 +169,5 @@ def _check_weights(trainer: Trainer) -> None:
         bad = next(key for key, value in state.items() if not finite([value]))
         raise NonFiniteError(
             f"training stopped at step {trainer.global_step}: the weights {bad!r} are no longer finite. "
-            "The last good checkpoint is kept; a lower optimiser.lr often helps"
+            f"{advice(trainer)}"
         )

@@ -13,7 +13,7 @@ from lightning.pytorch.cli import LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning_utilities.core.rank_zero import rank_zero_info
 
-from . import storage
+from . import signals, storage
 from .checkpoints import Checkpoints
 from .datamodule import Images
 from .history import History
@@ -96,7 +96,12 @@ class TrainingCLI(LightningCLI):
 
     def _evaluate(self, name: str, model: Classifier, ckpt_path: str | None, data: Images) -> None:
         path = storage.find(Checkpoints.folder(self.trainer), ckpt_path or "best")
-        metrics = getattr(self.trainer, name)(model, datamodule=data, ckpt_path=path, weights_only=True, verbose=False)
+        checkpoint = storage.read(path)
+        model.load_checkpoint(checkpoint)
+        if checkpoint.get("Images"):
+            data.load_state_dict(checkpoint["Images"])
+        metrics = getattr(self.trainer, name)(model, datamodule=data, verbose=False)
+        signals.check(self.trainer)
         rank_zero_info(f"{path}: " + ", ".join(f"{key} {value:.4g}" for key, value in metrics[0].items()))
 
 
@@ -117,7 +122,14 @@ def whole_seed(seed: bool | int) -> int:
 def main(arguments: Sequence[str]) -> int:
     """Runs a command."""
     quieten()
-    TrainingCLI(arguments)
+    try:
+        TrainingCLI(arguments)
+    except BaseException as error:
+        if (number := signals.cause(error)) is None:
+            raise
+        if not isinstance(error, signals.Stopped):  # which has been said
+            print(f"stopped by {number.name}", file=sys.stderr)
+        return 128 + number
     return 0
 
 

@@ -1,17 +1,20 @@
 """What a recipe says about a network and how to fit it: plain values, and what they stand for."""
 
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
+from torch.optim.lr_scheduler import LRScheduler
 
 from sepgconv import models
 from sepgconv.grids import Grid, scale2, se2, sim2, translation2
 from sepgconv.kernels import KernelConfig, KernelNetwork
+
+from .schedule import OneCycle
 
 Group = Literal["se2", "scale2", "sim2", "translation2"]
 Schedule = Literal["onecycle", "paper"]
@@ -132,19 +135,21 @@ class OptimiserConfig:
         if not 0 < self.warmup < 1:
             raise ValueError(f"warmup must lie between 0 and 1, got {self.warmup!r}")
 
-    def build(self, network: nn.Module, steps: int) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
+    def build(self, network: nn.Module, steps: float) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
         """The optimiser, and a schedule for so many steps unless the rate is constant."""
         optimiser, lr, weight_decay = _DEFAULTS[self.schedule]
         lr = lr if self.lr is None else self.lr
         weight_decay = weight_decay if self.weight_decay is None else self.weight_decay
         if self.schedule == "paper":
             return optimiser(network.parameters(), lr=lr, weight_decay=weight_decay), None
+        if not math.isfinite(steps):
+            raise ValueError("the schedule 'onecycle' needs an end: set trainer.max_epochs or trainer.max_steps")
         rates = _parameters_by_divisor(network)
         groups = [{"params": parameters, "lr": lr / divisor} for divisor, parameters in rates.items()]
         fitted = optimiser(groups, lr=lr, weight_decay=weight_decay)
         peaks = [group["lr"] for group in groups]
         # Adam's first moment is left alone: cycling it is for momentum that is not normalised.
-        return fitted, OneCycleLR(fitted, peaks, total_steps=steps, pct_start=self.warmup, cycle_momentum=False)
+        return fitted, OneCycle(fitted, peaks, int(steps), self.warmup)
 
 
 def _parameters_by_divisor(network: nn.Module) -> dict[float, list[nn.Parameter]]:

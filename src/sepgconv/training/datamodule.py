@@ -26,6 +26,7 @@ from sepgconv.data.registry import entry
 
 from .batches import Batches
 from .seeding import generator
+from .settings import check_same
 
 EVAL_FACTOR = 4  # without gradients there is room for larger batches
 
@@ -167,7 +168,7 @@ class Images(LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must know: how to go on, and how to prepare an image for the network."""
         return {
-            "settings": self._settings(),
+            "settings": self.settings,
             "position": self._train.state_dict() if self._train else {},
             "mean": list(self.normaliser.mean),
             "std": list(self.normaliser.std),
@@ -179,18 +180,15 @@ class Images(LightningDataModule):
         self._statistics = (tuple(state_dict["mean"]), tuple(state_dict["std"]))
         if self.trainer is None or self.trainer.state.fn != TrainerFn.FITTING:
             return
-        theirs, ours = state_dict["settings"], self._settings()
-        changed = [
-            f"data.{key} was {theirs.get(key)!r}, is {ours[key]!r}" for key in ours if ours[key] != theirs.get(key)
-        ]
-        if changed:
-            raise ValueError(f"a run must be resumed with the settings it began with: {'; '.join(changed)}")
+        check_same({"data": state_dict["settings"]}, {"data": self.settings})
         # Lightning restores a loader by itself, but not if the optimiser asked for the number of steps before.
         self._position = state_dict["position"]
 
-    def _settings(self) -> dict[str, Any]:
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that says which images are seen, as plain values."""
         chosen = {"name": self.data_name, "batch_size": self.batch_size, "limit": self.limit, "seed": self.seed}
-        return {**chosen, "augment": asdict(self.augment)}
+        return {**chosen, "augment": asdict(self.augment), "rotate_test": self.rotate_test}
 
     def _evaluation(self, split: Split) -> Batches:
         size = min(EVAL_FACTOR * self.batch_size, len(split))

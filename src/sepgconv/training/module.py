@@ -6,14 +6,16 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric, Metric
 
+from . import contents, settings
 from .compilation import compile_in_place
 from .config import GridConfig, NetworkConfig, OptimiserConfig, network_config
-from .nonfinite import NonFiniteError, finite, first_bad_gradient, first_bad_output
+from .nonfinite import NonFiniteError, advice, finite, first_bad_gradient, first_bad_output
 from .seeding import derive
 
 Batch = tuple[Tensor, Tensor]
@@ -98,9 +100,14 @@ class Classifier(LightningModule):
     @classmethod
     def from_config(cls, plain: Mapping[str, Any]) -> "Classifier":
         """A classifier out of the plain values that a checkpoint holds."""
-        options = {key: plain[key] for key in ("label_smoothing", "channels_last", "seed") if key in plain}
-        grid, optimiser = GridConfig(**plain["grid"]), OptimiserConfig(**plain["optimiser"])
-        return cls(network_config(plain["network"]), grid, optimiser, **options)
+        try:
+            contents.check_network(plain)
+            options = {key: plain[key] for key in ("label_smoothing", "channels_last", "seed") if key in plain}
+            grid, optimiser = GridConfig(**plain["grid"]), OptimiserConfig(**plain.get("optimiser", {}))
+            return cls(network_config(plain["network"]), grid, optimiser, **options)
+        except Exception as error:  # values of wrong kinds fail in many ways, and all mean the same here
+            reason = " ".join(str(error).split())
+            raise ValueError(f"the checkpoint's settings do not describe a network: {reason}") from error
 
     def setup(self, stage: str) -> None:
         """Compares the network with the data, before any work is done."""
@@ -171,14 +178,15 @@ class Classifier(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The optimiser and, if the rate changes, its schedule by step."""
-        steps = int(self.trainer.estimated_stepping_batches)
-        optimiser, schedule = self.optimiser.build(self.net, steps)
+        optimiser, schedule = self.optimiser.build(self.net, self.trainer.estimated_stepping_batches)
         if schedule is None:
             return optimiser
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds what the metrics of the epoch in progress have counted so far, over all processes."""
+        """Adds the trainer's settings, and what the metrics have counted in this epoch so far, over all processes."""
+        best = getattr(self.trainer.checkpoint_callback, "best", {})
+        checkpoint["run"] = {**settings.of_trainer(self.trainer), "best": dict(best)}
         counts = {}
         for name in ("train_loss", "train_error"):
             with self._metric(name).sync_context(should_sync=self.trainer.world_size > 1):
@@ -188,8 +196,14 @@ class Classifier(LightningModule):
         checkpoint["metrics"] = counts
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuses the checkpoint of another network, and takes up the metrics."""
+        """Refuses the checkpoint of another network or, to go on with, of other settings; takes up the metrics."""
         self._check_same_network(checkpoint)
+        trainer = self._trainer
+        if trainer is not None and trainer.state.fn == TrainerFn.FITTING:
+            ours = {"model": dict(self.hparams), **settings.of_trainer(trainer)}
+            settings.check_same(settings.of_checkpoint(checkpoint), ours)
+            if len(checkpoint.get("lr_schedulers", [])) != (self.optimiser.schedule == "onecycle"):
+                raise ValueError("the checkpoint cannot be gone on from: its lr_schedulers are not those of this run")
         if self.global_rank == 0:  # the counts are sums over processes
             for name, states in checkpoint.get("metrics", {}).items():
                 for key, value in states.items():
@@ -205,12 +219,14 @@ class Classifier(LightningModule):
             if key in theirs and theirs[key].shape != ours[key].shape
         ]
         if problems:
-            more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
-            saved = _describe(checkpoint.get("hyper_parameters", {}))
-            raise ValueError(
-                f"the checkpoint is of another network:\n  checkpoint: {saved}\n"
-                f"  this run:   {_describe(self.hparams)}\n  {'; '.join(problems[:3])}{more}"
-            )
+            changed = settings.differences(settings.of_checkpoint(checkpoint), {"model": dict(self.hparams)})
+            more = [f"and {len(problems) - 3} more"] if len(problems) > 3 else []
+            raise ValueError(f"the checkpoint is of another network: {'; '.join(changed + problems[:3] + more)}")
+
+    def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Takes a checkpoint's weights, which must be those of this network."""
+        self._check_same_network(checkpoint)
+        self.load_state_dict(checkpoint["state_dict"])
 
     def _metric(self, name: str) -> Metric:
         metric = self.metrics[name]
@@ -222,8 +238,7 @@ class Classifier(LightningModule):
 
     def _non_finite(self) -> NonFiniteError:
         return NonFiniteError(
-            f"training stopped at step {self.trainer.global_step}: {self._trouble}. "
-            "The last good checkpoint is kept; a lower optimiser.lr often helps"
+            f"training stopped at step {self.trainer.global_step}: {self._trouble}. {advice(self.trainer)}"
         )
 
     def _evaluate(self, stage: str, batch: Batch) -> None:
@@ -240,11 +255,3 @@ class Classifier(LightningModule):
             error.update(logits, labels)
         self.log(f"{stage}/loss", mean, on_step=False, on_epoch=True)
         self.log(f"{stage}/error", error, on_step=False, on_epoch=True, prog_bar=stage != "train")
-
-
-def _describe(plain: Mapping[str, Any]) -> str:
-    """A network and its group in a line."""
-    if not {"network", "grid"} <= set(plain):
-        return "unknown"
-    settings = {**plain["grid"], **plain["network"]}
-    return ", ".join(f"{key} {value}" for key, value in settings.items())

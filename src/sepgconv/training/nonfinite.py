@@ -3,11 +3,21 @@
 from collections.abc import Iterable
 
 import torch
+from lightning.pytorch import Trainer
 from torch import Tensor, nn
 
 
 class NonFiniteError(ArithmeticError):
     """Training produced a NaN or an infinity; the message says at which step and in which layer."""
+
+
+def advice(trainer: Trainer) -> str:
+    """What is left of the run, and what may help."""
+    saved = getattr(trainer.checkpoint_callback, "saved", None)
+    kept = "There is no checkpoint yet" if saved is None else f"The checkpoint of step {saved} is kept"
+    if trainer.global_step == 0:  # no rate has had any effect
+        return f"{kept}; look at the images and at the weights that the run begins with"
+    return f"{kept}; a lower optimiser.lr often helps"
 
 
 def finite(tensors: Iterable[Tensor]) -> bool:

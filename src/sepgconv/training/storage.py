@@ -1,9 +1,11 @@
 """Checkpoints on disk: written atomically, verified before use, loaded without pickled code."""
 
+import hashlib
 import json
 import os
 import warnings
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,10 +17,14 @@ from safetensors.torch import save as to_safetensors
 
 from sepgconv.data.places import atomic_write
 
+from . import contents
+
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 PREFIX = "net."  # of the network's weights in a checkpoint
-SETTINGS = ("hyper_parameters", "Images")  # of the classifier and its data, in a checkpoint
+SETTINGS = ("hyper_parameters", "Images", "global_step")  # of the classifier, its data and when, in a checkpoint
 METADATA = "sepgconv"  # one key, as safetensors does not keep the order of several
+CHECKSUM = "sha256"  # over weights and settings, among the settings
+WRITTEN = ("result.json", "metrics.csv", "curves.png", "*.ckpt", "*.safetensors")  # under a temporary name first
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -41,9 +47,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             for key, value in checkpoint["state_dict"].items()
             if key.startswith(PREFIX)
         }
-        settings = {key: checkpoint.get(key, {}) for key in SETTINGS}
+        settings = {key: checkpoint[key] for key in SETTINGS if key in checkpoint}
+        text = json.dumps({**settings, CHECKSUM: _checksum(weights, settings)})
         with atomic_write(path.with_suffix(".safetensors")) as file:
-            file.write(to_safetensors(weights, {METADATA: json.dumps(settings)}))
+            file.write(to_safetensors(weights, {METADATA: text}))
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -57,16 +64,27 @@ def read(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"there is no checkpoint at {path}")
     try:
         if path.suffix == ".safetensors":
-            return _read_safetensors(path)
+            return _checked(_read_safetensors(path), path)
         with zipfile.ZipFile(path) as archive:  # torch.load does not compare the checksums of the parts
             if (part := archive.testzip()) is not None:
                 raise ValueError(f"the checksum of {part} is wrong")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damage shows in many ways, and all mean the same here
-        raise ValueError(f"{path} is not a whole checkpoint: {error}") from error
-    if not isinstance(checkpoint, dict) or not {"state_dict", "hyper_parameters"} <= checkpoint.keys():
-        raise ValueError(f"{path} is not a checkpoint of sepgconv: it lacks the weights or the settings")
+        raise ValueError(f"{path} is not a whole checkpoint: {_line(error)}") from error
+    return _checked(checkpoint, path)
+
+
+def _checked(checkpoint: Any, path: Path) -> dict[str, Any]:
+    try:
+        contents.check(checkpoint)
+    except ValueError as error:
+        raise ValueError(f"{path} is not a checkpoint of sepgconv: {error}") from error
     return checkpoint
+
+
+def _line(error: Exception) -> str:
+    """An error's message in a line; those of torch can be a page of advice."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
@@ -79,7 +97,23 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
         raise ValueError(str(error)) from error
     if METADATA not in metadata:
         raise ValueError("its metadata lacks the settings of the network")
-    return {"state_dict": weights, **json.loads(metadata[METADATA])}
+    settings = json.loads(metadata[METADATA])
+    if not isinstance(settings, dict) or not settings.keys() <= {*SETTINGS, CHECKSUM}:
+        raise ValueError("its metadata are not those of a network")
+    expected = settings.pop(CHECKSUM, None)
+    found = _checksum({key.removeprefix(PREFIX): value for key, value in weights.items()}, settings)
+    # Files of earlier versions have no checksum; the step came with it.
+    if expected != found and (expected is not None or "global_step" in settings):
+        raise ValueError("its checksum is wrong")
+    return {"state_dict": weights, **settings}
+
+
+def _checksum(weights: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for name, value in sorted(weights.items()):
+        digest.update(f"\n{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def find(folder: Path, name: str) -> Path:
@@ -117,3 +151,33 @@ def newest(folder: Path) -> Path | None:
         if getattr(rank_zero_only, "rank", 0) == 0:
             path.replace(aside)  # or it would take the place of the good one at the next save
     return found
+
+
+def keep_as_previous(folder: Path) -> None:
+    """Gives the last checkpoint a second name, so that at any moment there is one by the first."""
+    last, temporary = folder / LAST, folder / f".{PREVIOUS}.link"
+    if not last.exists():
+        return
+    temporary.unlink(missing_ok=True)
+    try:
+        temporary.hardlink_to(last)
+    except OSError:  # a file system without hard links
+        last.replace(folder / PREVIOUS)
+    else:
+        temporary.replace(folder / PREVIOUS)
+
+
+def holds_a_run(output: Path) -> bool:
+    """Whether something is there that a new run would overwrite."""
+    kept = (path for kind in ("*.ckpt", "*.safetensors", "*.damaged") for path in (output / "checkpoints").glob(kind))
+    return (output / "result.json").exists() or any(not path.name.startswith(".") for path in kept)
+
+
+def clear_leftovers(output: Path) -> None:
+    """Removes what a killed run left half written; only whoever holds the directory may do so."""
+    for folder in (output, output / "checkpoints"):
+        for name in WRITTEN:
+            for leftover in folder.glob(f".{name}.*"):
+                leftover.unlink(missing_ok=True)
+    for leftover in output.glob(".probe-*"):
+        leftover.unlink(missing_ok=True)
