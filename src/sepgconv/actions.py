@@ -81,7 +81,7 @@ def _move(features: Tensor, grid: Grid, shift: list[int]) -> tuple[Tensor, Tenso
     for part, (axis, places) in enumerate(zip(grid.axes, shift, strict=True)):
         x = torch.roll(x, places, 2 + part)
         if axis.group.period is None and places:
-            lost = range(places) if places > 0 else range(axis.count + places, axis.count)
+            lost = range(min(places, axis.count)) if places > 0 else range(max(axis.count + places, 0), axis.count)
             valid.index_fill_(part, torch.tensor(list(lost)), False)
     return x.flatten(2, 1 + max(len(grid.axes), 1)), valid.flatten()
 
