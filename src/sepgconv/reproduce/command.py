@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from sepgconv.data.places import atomic_write
+from sepgconv.data.places import atomic_write, check_outputs
 
 from . import data
 from .cluster import OnRay
@@ -33,6 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     chosen = experiments() if options.experiment in ("all", "report") else (find(options.experiment),)
     for experiment in chosen:
         experiment.budget(options.budget)  # a misspelt budget is found before any work
+    if options.docs:
+        check_outputs(options.docs, name="docs")  # before hours of training
     store = Store(options.output)
     if options.experiment == "report":
         store.check_version()

@@ -1,4 +1,4 @@
-"""The parser of recipes and command lines: its errors are short, and name the file and the nearest key that there is."""
+"""The parser of recipes and command lines: its errors are short and name the file, or the nearest key."""
 
 import difflib
 import os
