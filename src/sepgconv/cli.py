@@ -102,7 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(text, end="")
             return 0
         if not rest:
-            print(f"{text}\nsepgconv {command}: a recipe is needed; the smallest is {SMALLEST}", file=sys.stderr)
+            advice = f"the smallest is {SMALLEST}" if command == "fit" else "the run's own is config.yaml in its output"
+            print(f"{text}\nsepgconv {command}: a recipe is needed; {advice}", file=sys.stderr)
             return 2
         rest = [command, *(SHORT.get(option, option) for option in rest)]
     return _run(command, rest)

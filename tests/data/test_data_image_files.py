@@ -195,16 +195,37 @@ def test_what_is_no_image(tmp_path):
         read_image(tmp_path / "text.png", (2, 28, 28))
 
 
-def test_too_large(tmp_path):
-    """A few bytes that claim to be 10 gigapixels are refused before any memory is taken."""
-    header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 0, 0, 0, 0)
-    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(bytes(100))), (b"IEND", b"")]
+def png(path: Path, size: int, depth: int, colour: int, row: bytes, key: bytes = b"") -> Path:
+    """A PNG of equal rows, of kinds that Pillow reads but does not write."""
+    header = struct.pack(">IIBBBBB", size, size, depth, colour, 0, 0, 0)
+    rows = zlib.compress((b"\0" + row) * min(size, 100))
+    parts = [(b"IHDR", header), *([(b"tRNS", key)] if key else []), (b"IDAT", rows), (b"IEND", b"")]
     chunks = [
         struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
     ]
-    (tmp_path / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+    return path
+
+
+@pytest.mark.parametrize(("depth", "row"), [(1, [240]), (2, [255, 170]), (4, [255, 255, 119, 119])])
+def test_a_transparent_grey_of_few_bits(tmp_path, depth, row):
+    """White is the colour that is not there; the other half is what it is."""
+    path = png(tmp_path / "a.png", 8, depth, 0, bytes(row), struct.pack(">H", 2**depth - 1))
+    assert read_image(path, (1, 8, 8)).pixels[0, 0].tolist() == [0] * 4 + [{1: 0, 2: 170, 4: 119}[depth]] * 4
+
+
+def test_a_transparent_colour_of_sixteen_bits_is_refused(tmp_path):
+    """Its lower half would be lost, and other colours vanish with it."""
+    row, key = struct.pack(">24H", *range(24)), struct.pack(">3H", 0, 1, 2)
+    with pytest.raises(ValueError, match=r"a.png has one transparent colour of 16 bits"):
+        read_image(png(tmp_path / "a.png", 8, 16, 2, row, key), COLOUR)
+    assert read_image(png(tmp_path / "a.png", 8, 16, 2, row), COLOUR).pixels.shape == COLOUR
+
+
+def test_too_large(tmp_path):
+    """A few bytes that claim to be 10 gigapixels are refused before any memory is taken."""
     with pytest.raises(ValueError, match=r"bomb.png is too large: more than \d+ million pixels"):
-        read_image(tmp_path / "bomb.png", GREY)
+        read_image(png(tmp_path / "bomb.png", 100_000, 8, 0, b"\0"), GREY)
 
 
 def test_colours_without_a_conversion(tmp_path):

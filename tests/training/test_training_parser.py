@@ -25,6 +25,8 @@ LAUGHS = "\n".join(f"  {b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in zip("
         (b"- 1\n- 2\n", "must be keys and values, as in recipes/"),
         (b"hello\n", "must be keys and values, as in recipes/"),
         (b"data: {name: 3}\n", "data.name"),
+        (b"data: {name: mnist}\nmodel: {}\ndata: {limit: 9}\n", "the key 'data' is given twice"),
+        (b"data: {limit: 8, name: digits, limit: 9}\n", "the key 'limit' is given twice"),
     ],
 )
 def test_a_file_that_is_no_recipe_is_named(tmp_path, capsys, content, message):

@@ -85,8 +85,6 @@ def _open(path: Path) -> tuple[Image.Image, list[str]]:
         raise ValueError(f"{path} is {'a folder' if path.is_dir() else 'a device or a pipe'}, not an image file")
     if not status.st_size:
         raise ValueError(f"{path} is empty")
-    with path.open("rb"):  # may it be read?
-        pass
     Image.init()
     kinds = [kind for kind in KINDS if kind in Image.OPEN]  # a Pillow may be built without some
     try:
@@ -100,22 +98,25 @@ def _open(path: Path) -> tuple[Image.Image, list[str]]:
                 file.seek(0)
                 if file.getexif().get(Base.Orientation, 1) in range(2, 9):
                     notes.append("turned as its EXIF data says")
+                _scale_key(file, path)
                 upright = ImageOps.exif_transpose(file)
                 image = _eight_bits(file, upright, notes)
+    except PermissionError:
+        raise
     except UnidentifiedImageError as error:
         raise ValueError(f"{path} is not an image, or of a kind other than {', '.join(kinds)}") from error
     except Image.DecompressionBombError as error:
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0) // 10**6
         raise ValueError(f"{path} is too large: more than {limit} million pixels") from error
-    except _NoRange as error:
+    except _Unreadable as error:
         raise ValueError(f"{path} {error}") from None
     except Exception as error:  # damage shows in many ways, and all mean the same here
         raise ValueError(f"{path} is damaged or cut short: {error or type(error).__name__}") from error
     return image, notes
 
 
-class _NoRange(Exception):
-    """Values whose black and white are not known."""
+class _Unreadable(Exception):
+    """Values that are there, but whose meaning is not known."""
 
 
 def _eight_bits(file: Image.Image, image: Image.Image, notes: list[str]) -> Image.Image:
@@ -125,14 +126,14 @@ def _eight_bits(file: Image.Image, image: Image.Image, notes: list[str]) -> Imag
         values, white = np.asarray(image).astype(np.float64), 2**bits - 1  # PPM's own range is scaled by Pillow
         notes.append(f"{bits} bit to 8 bit")
     elif image.mode == "I":
-        raise _NoRange("has 32-bit or signed integers, whose white is not agreed on: save it with 8 or 16 bits")
+        raise _Unreadable("has 32-bit or signed integers, whose white is not agreed on: save it with 8 or 16 bits")
     elif image.mode == "F":
         values, white = np.asarray(image).astype(np.float64), 1.0
         if not np.isfinite(values).all():
-            raise _NoRange("has values that are not finite")
+            raise _Unreadable("has values that are not finite")
         if values.min() < 0 or values.max() > 1:
             found = f"{values.min():g} to {values.max():g}"
-            raise _NoRange(f"has floats outside of [0, 1], {found}: scale them, or save it with 8 or 16 bits")
+            raise _Unreadable(f"has floats outside of [0, 1], {found}: scale them, or save it with 8 or 16 bits")
         notes.append("float to 8 bit")
     else:
         return image
@@ -143,6 +144,19 @@ def _eight_bits(file: Image.Image, image: Image.Image, notes: list[str]) -> Imag
     if (key := file.info.get("transparency")) is not None:
         grey.putalpha(Image.fromarray(np.where(values == key, 0, 255).astype(np.uint8)))
     return grey
+
+
+def _scale_key(file: Image.Image, path: Path) -> None:
+    """A PNG may name one transparent colour, with the file's own number of bits; Pillow compares it with eight."""
+    key = file.info.get("transparency")
+    if file.format != "PNG" or key is None or isinstance(key, bytes):
+        return
+    with path.open("rb") as opened:
+        bits = opened.read(25)[-1]  # of the header
+    if file.mode == "L" and bits < 8:
+        file.info["transparency"] = key * 255 // (2**bits - 1)
+    elif file.mode == "RGB" and bits == 16:
+        raise _Unreadable("has one transparent colour of 16 bits, which cannot be read: save it with an alpha channel")
 
 
 def _tag(image: Image.Image, number: int) -> int | None:

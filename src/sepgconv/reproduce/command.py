@@ -37,6 +37,8 @@ def main(arguments: Sequence[str]) -> int:
         check_outputs(options.docs, name="docs")  # before hours of training
     store = Store(options.output)
     if options.experiment == "report":
+        if options.output.exists() and not options.output.is_dir():
+            raise ValueError(f"output must be a directory, got {str(options.output)!r}, which is a file")
         store.check_version()
         return report(chosen, options.budget, store, options.docs)
     runs = [run for experiment in chosen for run in experiment.runs(options.budget)]

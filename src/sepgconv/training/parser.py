@@ -84,7 +84,21 @@ def load_tree(text: str) -> Any:
         if isinstance(node, dict | list):
             children = list(node.values()) if isinstance(node, dict) else node
             waiting.extend((child, (*above, id(node))) for child in children)
+    _check_keys(yaml.compose(text, yaml.SafeLoader))
     return value
+
+
+def _check_keys(node: yaml.Node | None) -> None:
+    """Refuses a key that is given twice in one place: YAML would forget the first without a word."""
+    if isinstance(node, yaml.MappingNode):
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := next((key for key in keys if keys.count(key) > 1), None):
+            raise yaml.YAMLError(f"the key {twice!r} is given twice")
+        for _, child in node.value:
+            _check_keys(child)
+    elif isinstance(node, yaml.SequenceNode):
+        for child in node.value:
+            _check_keys(child)
 
 
 set_loader(MODE, load_tree, exceptions=(yaml.YAMLError, RecursionError))

@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
         "--ckpt", required=True, type=Path, metavar="FILE", help="a run's best.ckpt or best.safetensors"
     )
     parser.add_argument(
-        "--invert", action="store_true", help="swap dark and light: MNIST digits are light on dark, photographs are not"
+        "--invert", action="store_true", help="swap dark and light: for dark ink on paper, as MNIST is light on dark"
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="IMAGE", help="PNG, JPEG, TIFF, … of any size")
     options = parser.parse_args(arguments)
