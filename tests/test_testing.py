@@ -138,8 +138,9 @@ def test_interpolated_elements_are_judged_by_both_numbers() -> None:
         (sg.se2(1), None),
         (sg.se2(8), [torch.zeros(1, dtype=torch.float64)]),
         (sg.scale2(3), [torch.ones(1, dtype=torch.float64)]),
+        (sg.se2(8), [torch.tensor([2 * math.pi], dtype=torch.float64)]),
     ],
-    ids=["no elements", "no axes", "one rotation", "only the identity", "only the scale 1"],
+    ids=["no elements", "no axes", "one rotation", "only the identity", "only the scale 1", "a full turn"],
 )
 def test_nothing_tested_is_an_error(grid: sg.Grid, elements: list | None) -> None:
     x = torch.randn(2, 1, 8, 8)
@@ -184,3 +185,22 @@ def test_modes_are_restored_module_by_module() -> None:
         with pytest.raises(ArithmeticError):
             equivariance_error(failing, x, grid=grid)
         assert [module.training for module in failing.modules()] == before
+
+
+def test_elements_may_come_one_by_one_and_labels_are_numbers() -> None:
+    grid, x = sg.se2(4), torch.rand(3, 1, 8, 8)
+    quarter = torch.tensor([math.pi / 2])
+    report = assert_equivariant(lambda images: images.amax((2, 3)) > 0.5, x, grid=grid, elements=iter([quarter]))
+    assert len(report) == 1
+    assert equivariance_error(lambda images: images[:, :, 0, 0] > 0.5, x, grid=grid)[0].error in (0.0, 1.0)
+
+
+def test_outputs_that_cannot_be_compared() -> None:
+    grid, x = sg.se2(4), torch.rand(3, 1, 8, 8)
+    for module, found in (
+        (lambda images: (images,), "got tuple"),
+        (lambda images: images.mean((1, 2, 3)), r"got \(3,\)"),
+        (lambda images: images[:2], r"got \(2, 1, 8, 8\)"),
+    ):
+        with pytest.raises(ValueError, match=rf"module must return a tensor \(b, c, …\) with b = 3, {found}"):
+            equivariance_error(module, x, grid=grid)

@@ -1,7 +1,7 @@
 """Is it equivariant? `equivariance_error` gives numbers for a layer or model, `assert_equivariant` throws with them."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -117,7 +117,7 @@ def equivariance_error(
     x: Tensor,
     *,
     grid: Grid,
-    elements: list[Tensor] | None = None,
+    elements: Iterable[Tensor] | None = None,
     out_grid: Grid | None = None,
     trim: int = 0,
     disc: float = 0.75,
@@ -143,7 +143,7 @@ def equivariance_error(
     target = out_grid or grid
     report, space = EquivarianceReport(), grid.space
     with _evaluating(module):
-        reference = module(x)
+        reference = _output(module, x)
         noise = _rounding(module, x, reference) if len(x) > 1 else 0.0
         for element in _default_elements(grid) if elements is None else elements:
             matrix = grid.group.matrix(element.double())
@@ -153,7 +153,7 @@ def equivariance_error(
             if valid_in is not None and not valid_in.all():
                 moved = moved * valid_in.to(moved).reshape(-1, *(1,) * space)
             expected, valid = act(reference, element, target)
-            found = module(moved)
+            found = _output(module, moved)
             if valid is not None:
                 keep = valid & _interior(target, trim, shift=shift_of(target, element) or [])
                 if not keep.any():
@@ -174,11 +174,20 @@ def equivariance_error(
     return report
 
 
+def _output(module: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """What a module returns; whole numbers, such as labels, as floats."""
+    y = module(x)
+    if not isinstance(y, Tensor) or y.ndim < 2 or len(y) != len(x):
+        found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+        raise ValueError(f"module must return a tensor (b, c, …) with b = {len(x)}, got {found}")
+    return y if y.is_floating_point() or y.is_complex() else y.double()
+
+
 def _rounding(module: Callable[[Tensor], Tensor], x: Tensor, reference: Tensor) -> float:
     """How much the output changes with the last bit of every input value; its own last bit at least."""
-    if not (x.is_floating_point() and reference.is_floating_point()):
+    if not x.is_floating_point():
         return 0.0
-    change = (module(x * (1 - torch.finfo(x.dtype).eps)) - reference).abs().max().item()
+    change = (_output(module, x * (1 - torch.finfo(x.dtype).eps)) - reference).abs().max().item()
     return max(change, torch.finfo(reference.dtype).eps * reference.abs().max().item())
 
 
@@ -208,6 +217,7 @@ def assert_equivariant(
     tolerance: float | None = None,
     variation_tolerance: float | None = None,
     interpolated_tolerance: float | None = None,
+    elements: Iterable[Tensor] | None = None,
     **settings,
 ) -> EquivarianceReport:
     """Raises an AssertionError with all numbers unless the module commutes with the grid's elements.
@@ -222,17 +232,15 @@ def assert_equivariant(
     leaves undetected is asymmetry below a millionth of an output in float32; float64 sees 1e9 times more.
 
     Args:
-        module, x, grid: as in `equivariance_error`, which also takes the further settings.
+        module, x, grid, elements: as in `equivariance_error`, which also takes the further settings.
         tolerance: for grid-exact elements; by default 1e-5 in float32 and 1e-11 in float64.
         variation_tolerance: for their second number; by default 100 · `tolerance`.
         interpolated_tolerance: for both numbers of the others; by default they are reported but not judged.
     """
-    report = equivariance_error(module, x, grid=grid, **settings)
-    elements = settings.get("elements")
-    if elements is not None and all(_is_identity(grid, element) for element in elements):
-        raise AssertionError(f"nothing was tested: elements must have one that is not the identity, got {elements}")
-    if not report:
-        raise AssertionError(f"nothing was tested: {grid} has no element but the identity; give a grid that has")
+    elements = _default_elements(grid) if elements is None else list(elements)
+    if all(quarter_turns(grid.group.matrix(element.double())) == 0 for element in elements):
+        raise AssertionError(f"nothing was tested: no element but the identity, of {len(elements)} on {grid}")
+    report = equivariance_error(module, x, grid=grid, elements=elements, **settings)
     if tolerance is None:
         tolerance = 1e-11 if x.dtype == torch.float64 else 1e-5
     if variation_tolerance is None:
@@ -247,7 +255,3 @@ def assert_equivariant(
         if e.variation_error is not None and not e.variation_error <= allowed:
             raise AssertionError(f"not equivariant to {allowed:.1e} of the variation from image to image\n{report}")
     return report
-
-
-def _is_identity(grid: Grid, element: Tensor) -> bool:
-    return bool((grid.group.log(element.double()).abs() < 1e-9).all())
