@@ -16,7 +16,8 @@ from jaxtyping import install_import_hook
 checker = types.ModuleType("checker")  # the hook wants a name to import
 checker.check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # where a float is asked for, 1 is one
 sys.modules["checker"] = checker
-core = "groups grids factors siren initialisation kernels functional steps ops nn models testing profiling".split()
+core = "groups grids factors siren initialisation kernels functional steps ops nn models".split()
+core += ["actions", "testing", "profiling"]
 with install_import_hook([f"sepgconv.{name}" for name in core], "checker.check"):
     import sepgconv as sg
 import torch

@@ -1,8 +1,10 @@
+import re
+
 import pytest
 import torch
 from PIL import Image
 
-from sepgconv import demo
+from sepgconv import cli, demo
 from sepgconv.training import Images
 
 
@@ -27,3 +29,24 @@ def test_help(capsys) -> None:
     with pytest.raises(SystemExit):
         demo.main(["--help"])
     assert "--epochs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("output", ["file", "file/below", "folder"])
+def test_an_output_that_cannot_be_written_is_found_before_training(tmp_path, capsys, monkeypatch, output) -> None:
+    monkeypatch.setattr(demo, "train", lambda *args, **options: pytest.fail("it trains"))
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder" / "error_by_angle.png").mkdir(parents=True)
+    assert cli.main(["demo", "--output", str(tmp_path / output), "--quiet"]) == 1
+    printed = capsys.readouterr()
+    assert "output must be a directory to write to" in printed.err
+    assert printed.out == ""
+
+
+@pytest.mark.parametrize(
+    "option", ["epochs=0", "epochs=-1", "width=0", "width=nan", "limit=0", "limit=99999", "seed=-1"]
+)
+def test_bad_settings_are_found_before_training(tmp_path, capsys, monkeypatch, option) -> None:
+    monkeypatch.setattr(demo.Trainer, "fit", lambda *args, **options: pytest.fail("it trains"))
+    name, value = option.split("=")
+    assert cli.main(["demo", "--output", str(tmp_path), "--quiet", f"--{name}", value]) == 1
+    assert re.search(rf"{name} must .*{value}", capsys.readouterr().err)

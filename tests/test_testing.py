@@ -6,49 +6,7 @@ from torch import nn
 
 import sepgconv as sg
 from sepgconv.analysis.equivariance import smooth_image
-from sepgconv.testing import act, assert_equivariant, equivariance_error, transform_space
-
-
-def rotation(degrees: float) -> torch.Tensor:
-    return sg.groups.SO2().matrix(torch.tensor([math.radians(degrees)], dtype=torch.float64))
-
-
-def test_transform_is_rot90_for_quarter_turns_and_close_to_the_truth_between() -> None:
-    x = torch.randn(2, 3, 6, 6)
-    for quarter in range(4):
-        assert torch.equal(transform_space(x, rotation(90 * quarter)), torch.rot90(x, quarter, (-2, -1)))
-    for degrees in (10.0, 45.0, 130.0):
-        turned = transform_space(smooth_image(), rotation(degrees))
-        truth = smooth_image(element=rotation(degrees))
-        assert (turned - truth).norm() / truth.norm() < 1e-3
-    doubled = 2 * torch.eye(2, dtype=torch.float64)
-    wide = transform_space(smooth_image(), 0.5 * torch.eye(2, dtype=torch.float64))
-    assert (wide - smooth_image(element=0.5 * torch.eye(2))).norm() / wide.norm() < 2e-2
-    assert (
-        transform_space(smooth_image(), doubled) - smooth_image(element=doubled)
-    ).norm() / smooth_image().norm() < 2e-3
-
-
-def test_transform_in_one_and_three_dimensions() -> None:
-    line = torch.linspace(-3, 3, 31, dtype=torch.float64)
-    bump = torch.exp(-line.square())[None, None]
-    wider = transform_space(bump, torch.tensor([[1.5]], dtype=torch.float64))
-    torch.testing.assert_close(wider, torch.exp(-(line / 1.5).square())[None, None], atol=2e-4, rtol=0)
-    volume = torch.randn(1, 1, 4, 5, 5)
-    quarter = sg.groups.SO2(3).matrix(torch.tensor([math.pi / 2], dtype=torch.float64))
-    assert torch.equal(transform_space(volume, quarter), torch.rot90(volume, 1, (-2, -1)))
-
-
-def test_act_moves_h_and_says_what_truncation_lost() -> None:
-    grid = sg.sim2(4, 3)
-    x = torch.randn(1, 1, 12, 5, 5)
-    step = grid.group.exp(torch.tensor([math.pi / 2, grid.axes[1].cell], dtype=torch.float64))
-    moved, valid = act(x, step, grid)
-    assert valid is not None
-    assert valid.reshape(4, 3).tolist() == [[False, True, True]] * 4
-    assert moved.shape == x.shape
-    with pytest.raises(ValueError, match="between the grid's"):
-        act(x, torch.tensor([0.1, 1.0]).double(), grid)
+from sepgconv.testing import assert_equivariant, equivariance_error
 
 
 def test_numbers_per_element() -> None:
@@ -92,3 +50,157 @@ def test_trim_must_leave_something() -> None:
     lift = sg.LiftingConv(1, 1, 3, grid=grid)
     with pytest.raises(ValueError, match="trim=1 leaves none of 3 scales"):
         equivariance_error(lift, smooth_image().float(), grid=grid, trim=1)
+
+
+class Asymmetric(nn.Module):
+    """An invariant, plus what only an upright image has, plus a constant."""
+
+    def __init__(self, asymmetry: float, offset: float, grid: sg.Grid) -> None:
+        super().__init__()
+        self.net = nn.Sequential(sg.LiftingConv(1, 4, 5, grid=grid), nn.ReLU(), sg.GroupPool("mean"))
+        self.asymmetry, self.offset = asymmetry, offset
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x) + self.asymmetry * x[..., :4, :].mean((1, 2, 3))[:, None] + self.offset
+
+
+@pytest.mark.parametrize(("dtype", "offset"), [(torch.float32, 1e6), (torch.float64, 1e13)])
+def test_an_offset_hides_nothing(dtype: torch.dtype, offset: float) -> None:
+    """The asymmetry is lost in the size of the output, but not in how much it varies from image to image."""
+    grid, x = sg.se2(4), torch.rand(4, 1, 12, 12, dtype=dtype)
+    plain, hidden = (Asymmetric(20.0, constant, grid).to(dtype).eval() for constant in (0.0, offset))
+    with pytest.raises(AssertionError, match="not equivariant to 1e-"):
+        assert_equivariant(plain, x, grid=grid)
+    with pytest.raises(AssertionError, match="of the variation"):
+        assert_equivariant(hidden, x, grid=grid)
+    for entry in equivariance_error(hidden, x, grid=grid):
+        assert entry.error < {torch.float32: 1e-5, torch.float64: 1e-11}[dtype]
+        assert entry.variation_error is not None
+        assert entry.variation_error > 0.5
+    assert_equivariant(Asymmetric(0.0, offset, grid).to(dtype).eval(), x, grid=grid)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("spread", [1.0, 1e-3, 1e-5, 1e-7])
+def test_rounding_is_not_taken_for_asymmetry(spread: float, dtype: torch.dtype) -> None:
+    """Images that are nearly equal vary by little more than rounding, which must not fail an equivariant network."""
+    for factorisation, grid in (("separable", sg.se2(4)), ("h_separable", sg.sim2(4, 2))):
+        model = sg.models.create("resnet", grid, factorisation=factorisation, width=0.2).to(dtype)
+        x = torch.rand(1, 1, 20, 20, dtype=dtype) + spread * torch.randn(3, 1, 20, 20, dtype=dtype)
+        report = assert_equivariant(model, x, grid=grid)
+        assert all(entry.variation_error is not None for entry in report.exact)
+
+
+def test_the_second_number_is_the_error_over_the_deviation_from_the_mean() -> None:
+    """Outputs (7, 9) vary by 1 around their mean; an upright image adds 0.25."""
+    x = torch.zeros(2, 1, 2, 2)
+    x[1] = 1.0
+
+    def net(images: torch.Tensor) -> torch.Tensor:
+        return 7 + 2 * images.mean((2, 3)) + 0.25 * (images[:, :, 0, 0] < images[:, :, 1, 1])
+
+    x[:, :, 0, 0] -= 1e-3
+    (quarter,) = (entry for entry in equivariance_error(net, x, grid=sg.se2(4)) if entry.element == "rotation 180°")
+    assert quarter.variation_error == pytest.approx(0.25, rel=1e-2)
+    assert quarter.error == pytest.approx(0.25 / 9.25, rel=1e-2)
+
+
+def test_where_nothing_varies_there_is_no_second_number() -> None:
+    grid = sg.se2(4)
+    net = sg.LiftingConv(1, 2, 3, grid=grid)
+    one = torch.randn(1, 1, 8, 8)
+    for x in (one, one.repeat(3, 1, 1, 1)):
+        report = assert_equivariant(net, x, grid=grid)
+        assert [entry.variation_error for entry in report] == [None] * 3
+        assert "–" in str(report)
+        assert "two images" in str(report)
+    report = equivariance_error(net, torch.randn(2, 1, 8, 8), grid=grid)
+    assert "–" not in str(report)
+    assert "of the variation" in str(report)
+
+
+def test_interpolated_elements_are_judged_by_both_numbers() -> None:
+    grid = sg.se2(8)
+    elements = [torch.tensor([math.radians(45)], dtype=torch.float64)]
+    x = torch.cat([smooth_image(), smooth_image().flip(2)]).float()
+    lift = sg.LiftingConv(1, 3, 9, grid=grid).eval()
+    assert_equivariant(lift, x, grid=grid, elements=elements, interpolated_tolerance=0.3)
+    wrong = Asymmetric(1.0, 1e3, grid).eval()
+    with pytest.raises(AssertionError, match="of the variation"):
+        assert_equivariant(wrong, x, grid=grid, elements=elements, interpolated_tolerance=0.3)
+
+
+@pytest.mark.parametrize(
+    ("grid", "elements"),
+    [
+        (sg.se2(8), []),
+        (sg.translation2(), None),
+        (sg.se2(1), None),
+        (sg.se2(8), [torch.zeros(1, dtype=torch.float64)]),
+        (sg.scale2(3), [torch.ones(1, dtype=torch.float64)]),
+        (sg.se2(8), [torch.tensor([2 * math.pi], dtype=torch.float64)]),
+    ],
+    ids=["no elements", "no axes", "one rotation", "only the identity", "only the scale 1", "a full turn"],
+)
+def test_nothing_tested_is_an_error(grid: sg.Grid, elements: list | None) -> None:
+    x = torch.randn(2, 1, 8, 8)
+    lift = sg.LiftingConv(1, 1, 3, grid=grid)
+    with pytest.raises(AssertionError, match="nothing was tested"):
+        assert_equivariant(lift, x, grid=grid, elements=elements, interpolated_tolerance=1.0)
+
+
+def test_nothing_to_test_on_is_an_error() -> None:
+    grid = sg.scale2(3)
+    lift = sg.LiftingConv(1, 1, 3, grid=grid)
+    with pytest.raises(ValueError, match=r"x must hold an image at least, got .*\(0, 1, 8, 8\)"):
+        equivariance_error(lift, torch.randn(0, 1, 8, 8), grid=grid)
+    far = grid.group.exp(torch.tensor([4 * grid.axes[0].cell], dtype=torch.float64))
+    with pytest.raises(ValueError, match="moves all of the features out of"):
+        equivariance_error(lift, torch.randn(1, 1, 8, 8), grid=grid, elements=[far])
+
+
+def test_modes_are_restored_module_by_module() -> None:
+    """Frozen layers of a network in training stay frozen, training ones of a frozen network go on, errors or not."""
+    grid = sg.se2(4)
+
+    class Fails(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert not self.training
+            raise ArithmeticError("on purpose")
+
+    norm = sg.BatchNorm(3)
+    net = nn.Sequential(sg.LiftingConv(1, 3, 3, grid=grid), norm, nn.Sequential(nn.Dropout(0.5), norm))
+    x = torch.randn(2, 1, 8, 8)
+    for frozen, awake in ((net[1], net), (net, net[2][0])):
+        net.train(awake is net)
+        frozen.eval()
+        awake.training = True
+        before = [module.training for module in net.modules()]
+        assert set(before) == {True, False}
+        assert_equivariant(net, x, grid=grid)
+        assert [module.training for module in net.modules()] == before
+        failing = nn.Sequential(net, Fails())
+        failing.training = net.training
+        before = [module.training for module in failing.modules()]
+        with pytest.raises(ArithmeticError):
+            equivariance_error(failing, x, grid=grid)
+        assert [module.training for module in failing.modules()] == before
+
+
+def test_elements_may_come_one_by_one_and_labels_are_numbers() -> None:
+    grid, x = sg.se2(4), torch.rand(3, 1, 8, 8)
+    quarter = torch.tensor([math.pi / 2])
+    report = assert_equivariant(lambda images: images.amax((2, 3)) > 0.5, x, grid=grid, elements=iter([quarter]))
+    assert len(report) == 1
+    assert equivariance_error(lambda images: images[:, :, 0, 0] > 0.5, x, grid=grid)[0].error in (0.0, 1.0)
+
+
+def test_outputs_that_cannot_be_compared() -> None:
+    grid, x = sg.se2(4), torch.rand(3, 1, 8, 8)
+    for module, found in (
+        (lambda images: (images,), "got tuple"),
+        (lambda images: images.mean((1, 2, 3)), r"got \(3,\)"),
+        (lambda images: images[:2], r"got \(2, 1, 8, 8\)"),
+    ):
+        with pytest.raises(ValueError, match=rf"module must return a tensor \(b, c, …\) with b = 3, {found}"):
+            equivariance_error(module, x, grid=grid)

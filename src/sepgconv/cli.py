@@ -61,6 +61,7 @@ PURPOSES = {
     "test": ("Evaluate a checkpoint on the test set.", "which checkpoint (best)"),
 }
 
+SMALLEST = "recipes/digits/se2_separable_smoke.yaml (a minute, nothing to download)"
 SHORT = {"--help-all": "--help", "--compile": "--model.compile=true"}
 
 # Command → module with a `main(arguments) -> exit status`.
@@ -95,10 +96,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"sepgconv: command must be one of {', '.join(MODULES)}; got {command!r}{hint}", file=sys.stderr)
         return 2
     if command in PURPOSES:
+        purpose, ckpt = PURPOSES[command]
+        text = TRAINING_HELP.format(command=command, purpose=purpose, ckpt=ckpt)
         if "--help" in rest or "-h" in rest:
-            purpose, ckpt = PURPOSES[command]
-            print(TRAINING_HELP.format(command=command, purpose=purpose, ckpt=ckpt), end="")
+            print(text, end="")
             return 0
+        if not rest:
+            advice = f"the smallest is {SMALLEST}" if command == "fit" else "the run's own is config.yaml in its output"
+            print(f"{text}\nsepgconv {command}: a recipe is needed; {advice}", file=sys.stderr)
+            return 2
         rest = [command, *(SHORT.get(option, option) for option in rest)]
     return _run(command, rest)
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sepgconv.data import Split, rotate
 from sepgconv.data.dataset import stratified
+from sepgconv.data.places import check_outputs
 from sepgconv.grids import se2
 from sepgconv.kernels import KernelConfig
 from sepgconv.testing import equivariance_error
@@ -180,8 +181,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of everything random (%(default)s)")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
     options = parser.parse_args(arguments)
+    path = options.output / "error_by_angle.png"
+    check_outputs(path)  # before minutes of training
+    for name in ("epochs", "width"):
+        if not 0 < (value := getattr(options, name)) < float("inf"):
+            raise ValueError(f"{name} must be greater than 0, got {value:g}")
+    if options.seed < 0:
+        raise ValueError(f"seed must be at least 0, got {options.seed}")
     console = Console()
     data = Images("digits", batch_size=64, limit=options.limit, seed=options.seed)
+    data.train_dataloader()  # refuses a limit that does not fit
     outcomes = []
     for contestant in CONTESTANTS:
         console.print(f"Training: {contestant.name}")
@@ -191,7 +200,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             classifier = train(contestant, data, **settings)
         outcomes.append(evaluate(contestant, classifier, data, time.monotonic() - start))
     console.print(table(outcomes, data))
-    path = options.output / "error_by_angle.png"
     draw(outcomes, data.data.test.images[4], path)
     ours, theirs = outcomes[0].rotated, outcomes[1].rotated
     console.print("Upright, rotated: test error. 90° error: relative change of the logits by a quarter turn.")

@@ -213,3 +213,21 @@ def test_bad_settings(tmp_path: Path, capsys) -> None:
     assert "rounds must be at least 1, got 0" in capsys.readouterr().err
     assert cli.main(["bench", "--redraw", str(tmp_path / "none.json")]) == 1
     assert "No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("output", ["file", "file/below", "folder"])
+def test_an_output_that_cannot_be_written_is_found_before_measuring(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    monkeypatch.setattr("sepgconv.bench.command.measure", lambda *args: pytest.fail("it measures"))
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder" / "benchmarks.md").mkdir(parents=True)
+    assert cli.main(["bench", "--quick", "--output", str(tmp_path / output)]) == 1
+    assert "output must be a directory to write to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"results": [{}]}', "\x00"])
+def test_what_cannot_be_redrawn_is_named(tmp_path: Path, capsys, content: str) -> None:
+    (tmp_path / "old.json").write_text(content)
+    assert cli.main(["bench", "--redraw", str(tmp_path / "old.json"), "--output", str(tmp_path)]) == 1
+    assert f"redraw must be a benchmarks.json of this command, got '{tmp_path / 'old.json'}'" in capsys.readouterr().err

@@ -119,3 +119,24 @@ def test_colours_and_many_classes(tmp_path: Path) -> None:
     picture = np.asarray(Image.open(tmp_path / "red.png").convert("RGB")).reshape(-1, 3)
     assert (picture == (255, 0, 0)).all(1).mean() > 0.02
     assert sample_sheet(data).shape[0] == 20 * 10 - GAP
+
+
+@pytest.mark.parametrize("command", [["prepare", "digits"], ["show", "digits"], ["list"]])
+@pytest.mark.parametrize("below", ["", "data"])
+def test_a_root_that_is_a_file_is_an_error(tmp_path, capsys, command, below):
+    (tmp_path / "file").write_text("")
+    root = tmp_path / "file" / below
+    assert main([*command, f"--root={root}"]) == 1
+    printed = capsys.readouterr()
+    assert "root must be a directory" in printed.err
+    assert f"{str(tmp_path / 'file')!r}, which is a file" in printed.err
+    assert printed.out == ""
+
+
+def test_a_picture_goes_where_it_is_said_to(tmp_path, capsys):
+    """A folder's name was taken for a picture's, with .png behind it."""
+    (tmp_path / "folder").mkdir()
+    for out in ("folder", "name-without-a-kind", "notes.txt"):
+        assert main(["show", "digits", f"--out={tmp_path / out}"]) == 1
+        assert "out must be the name of a picture" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

@@ -97,3 +97,14 @@ def test_help(capsys) -> None:
         main(["reproduce", "--help"])
     assert "--budget" in capsys.readouterr().out
     assert executors.local().threads >= 1
+
+
+@pytest.mark.parametrize("option", ["--output", "--docs"])
+def test_a_file_in_place_of_a_folder_is_found_before_any_run(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setattr(command, "sweep", lambda *args, **options: pytest.fail("it runs"))
+    (tmp_path / "file").write_text("")
+    places = {"--output": str(tmp_path / "results"), option: str(tmp_path / "file" / "below")}
+    assert main(["reproduce", "resolution", *(part for pair in places.items() for part in pair)]) == 1
+    assert f"{option.removeprefix('--')} must be a directory" in capsys.readouterr().err

@@ -163,14 +163,14 @@ def test_predict_takes_images_of_any_kind(trained, tmp_path, capsys):
         lines = capsys.readouterr().out.splitlines()
         assert lines[0].startswith(f"{same}: ")
         assert lines[0].endswith("%)")
-        assert lines[1].endswith("[RGB to L, 300×300 to 28×28]")
-        assert lines[2].endswith("[RGBA to L, 200×50 to 28×28]")
+        assert lines[1].endswith("[colour to grey, 300×300 to 28×28]")
+        assert "transparent parts on black, colour to grey, 200×50 to 28×28, padded with black" in lines[2]
     missing = tmp_path / "missing.png"
     assert cli.main(["predict", f"--ckpt={checkpoint}", *map(str, (text, broken, missing, same))]) == 1
     captured = capsys.readouterr()
     assert f"{text} is not an image" in captured.err
-    assert f"{broken} cannot be read" in captured.err
-    assert f"{missing} cannot be read: No such file" in captured.err
+    assert f"{broken} is damaged or cut short" in captured.err
+    assert f"No such file or directory: '{missing}'" in captured.err
     assert captured.out.startswith(f"{same}: ")
 
 

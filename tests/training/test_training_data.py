@@ -143,3 +143,11 @@ def test_a_network_is_tested_with_the_normalisation_it_was_trained_with(tiny):
     other.load_state_dict({**run[2].state_dict(), "mean": [0.5], "std": [2.0]})
     assert (other.normaliser.mean, other.normaliser.std) == ((0.5,), (2.0,))
     assert NETWORK.num_classes == other.classes
+
+
+def test_a_root_that_is_a_file_is_not_said_to_be_missing(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"root must be a directory, got '.*file', which is a file"):
+        _ = Images("digits", root=str(tmp_path / "file")).data
+    with pytest.raises(FileNotFoundError, match=r"data.root must be a directory, got '.*none', which is not there"):
+        _ = Images("digits", root=str(tmp_path / "none")).data

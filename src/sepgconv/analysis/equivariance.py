@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 import sepgconv as sg
-from sepgconv.testing import act, equivariance_error, relative, transform_space
+from sepgconv.actions import act, transform_space
+from sepgconv.testing import equivariance_error, relative
 
 OMEGAS = (1.0, 3.0, 10.0)
 SCALES = (4, 7, 13)

@@ -13,6 +13,7 @@ from rich.console import Console
 from sepgconv.bench import report
 from sepgconv.bench.cases import CASES, ESCNN, QUICK, choose
 from sepgconv.bench.measure import Settings, cores, measure
+from sepgconv.data.places import check_outputs
 from sepgconv.provenance import environment
 
 NAMES = ", ".join(case.name for case in CASES)
@@ -22,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit status."""
     options = _parser().parse_args(arguments)
     console = Console()
-    plain = json.loads(options.redraw.read_text()) if options.redraw else run(options, console)
+    check_outputs(*report.targets(options.output))  # before minutes of measuring
+    plain = earlier(options.redraw) if options.redraw else run(options, console)
     measured = report.from_json(plain)
     console.print(report.table(measured))
     for m in measured:
@@ -50,6 +52,16 @@ def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     with console.status("") as status:
         measured = measure(cases, settings, pythons, lambda text: status.update(text))
     return report.to_json(measured, settings, environment())
+
+
+def earlier(path: Path) -> dict[str, Any]:
+    """The results that an earlier run has written."""
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        report.page(plain, "")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"redraw must be a benchmarks.json of this command, got {str(path)!r}") from error
+    return plain
 
 
 def find_escnn(python: str | None) -> str:

@@ -160,14 +160,19 @@ def page(plain: dict[str, Any], picture: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def targets(folder: Path) -> list[Path]:
+    """The files that `write` writes into a folder."""
+    return [folder / "benchmarks.json", folder / "benchmarks.md", folder / "images" / "bench.png"]
+
+
 def write(plain: dict[str, Any], folder: Path) -> list[Path]:
     """Writes `benchmarks.json`, `benchmarks.md` and `images/bench.png` into a folder; returns their paths."""
     from sepgconv.bench.plot import draw  # matplotlib is slow to import
 
-    picture = Path("images/bench.png")
-    paths = [folder / "benchmarks.json", folder / "benchmarks.md", folder / picture]
-    (folder / picture).parent.mkdir(parents=True, exist_ok=True)
-    for path, text in zip(paths, (json.dumps(plain, indent=1) + "\n", page(plain, picture.as_posix())), strict=False):
+    paths = targets(folder)
+    paths[2].parent.mkdir(parents=True, exist_ok=True)
+    picture = paths[2].relative_to(folder).as_posix()
+    for path, text in zip(paths, (json.dumps(plain, indent=1) + "\n", page(plain, picture)), strict=False):
         with atomic_write(path) as file:
             file.write(text.encode())
     draw(from_json(plain), paths[2])

@@ -15,6 +15,8 @@ from rich.table import Table
 from .places import ENVIRONMENT_VARIABLE, data_root
 from .registry import ENTRIES, entry, load
 
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".pdf", ".svg")
+
 
 def list_sets(root: str | os.PathLike[str] | None = None) -> None:
     """Print a table of the data sets, and whether each is at hand."""
@@ -49,6 +51,8 @@ def show(
     from .picture import save_samples  # matplotlib is slow to import
 
     path = Path(out)
+    if path.is_dir() or path.suffix.lower() not in PICTURES:
+        raise ValueError(f"out must be the name of a picture ({', '.join(PICTURES)}), got {str(path)!r}")
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"out must be in a folder that exists, got {str(path)!r}")
     save_samples(load(name, root=root, seed=seed), entry(name).class_names, path)

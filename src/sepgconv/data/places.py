@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -23,9 +24,42 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
     """The folder that data is looked for in; it need not exist yet."""
     chosen = root or os.environ.get(ENVIRONMENT_VARIABLE) or user_cache()
     folder = Path(chosen).expanduser().absolute()
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"root must be a directory, got {str(folder)!r}, which is a file")
+    if (file := _file_on_the_way(folder)) is not None:
+        where = "" if file == folder else f"{str(folder)!r} in "
+        raise ValueError(f"root must be a directory, got {where}{str(file)!r}, which is a file")
     return folder
+
+
+def existing_root(root: str | os.PathLike[str]) -> Path:
+    """The folder that was named, which must be there: data is not to be downloaded to a misspelt place."""
+    folder = data_root(root)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"data.root must be a directory, got {os.fspath(root)!r}, which is not there")
+    return folder
+
+
+def check_outputs(*files: Path, name: str = "output") -> None:
+    """Raises an OSError, before hours of work, unless files could be written; makes their folders."""
+    for file in files:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            _check_not_read_only(file.parent)
+            with tempfile.TemporaryFile(dir=file.parent):
+                pass
+            if file.is_dir():
+                raise IsADirectoryError(errno.EISDIR, f"{file.name} there is a directory")
+            if file.exists():
+                _check_not_read_only(file)
+        except OSError as error:
+            existing = _file_on_the_way(file.parent)
+            reason = f"{str(existing)!r} is a file" if existing else error.strerror or error
+            raise OSError(f"{name} must be a directory to write to, got {str(file.parent)!r}: {reason}") from error
+
+
+def _file_on_the_way(folder: Path) -> Path | None:
+    """The part of a folder's path that is no folder, if one is."""
+    found = next((path for path in (folder, *folder.parents) if path.exists() or path.is_symlink()), None)
+    return None if found is None or found.is_dir() else found
 
 
 def search_folders(root: Path, folders: tuple[str, ...]) -> list[Path]:

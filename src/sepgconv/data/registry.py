@@ -75,6 +75,7 @@ def load(
     found = entry(name)
     if seed < 0:
         raise ValueError(f"seed must not be negative, got {seed}")
+    data_root(root)  # a file in its place is an error for embedded sets, too
     train, valid, test = found.read(root, seed, download)
     sizes = (len(train), len(valid), len(test))
     if sizes != found.sizes:

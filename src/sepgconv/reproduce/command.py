@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from sepgconv.data.places import atomic_write
+from sepgconv.data.places import atomic_write, check_outputs
 
 from . import data
 from .cluster import OnRay
@@ -33,8 +33,12 @@ def main(arguments: Sequence[str]) -> int:
     chosen = experiments() if options.experiment in ("all", "report") else (find(options.experiment),)
     for experiment in chosen:
         experiment.budget(options.budget)  # a misspelt budget is found before any work
+    if options.docs:
+        check_outputs(options.docs, name="docs")  # before hours of training
     store = Store(options.output)
     if options.experiment == "report":
+        if options.output.exists() and not options.output.is_dir():
+            raise ValueError(f"output must be a directory, got {str(options.output)!r}, which is a file")
         store.check_version()
         return report(chosen, options.budget, store, options.docs)
     runs = [run for experiment in chosen for run in experiment.runs(options.budget)]

@@ -1,7 +1,6 @@
 """The DataModule: a data set in memory, normalised, augmented, and shared between processes."""
 
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from sepgconv.data import (
     rotate,
 )
 from sepgconv.data.dataset import stratified
+from sepgconv.data.places import existing_root
 from sepgconv.data.registry import entry
 
 from .batches import Batches
@@ -121,8 +121,8 @@ class Images(LightningDataModule):
     def data(self) -> DataSet:
         """The data set, read at first use."""
         if self._data is None:
-            if self.root is not None and not Path(self.root).expanduser().is_dir():
-                raise FileNotFoundError(f"data.root must be a directory, got {self.root!r}, which is not there")
+            if self.root is not None:
+                existing_root(self.root)
             self._data = load(self.data_name, root=self.root)
         return self._data
 

@@ -5,15 +5,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
+
+from sepgconv.data.image_files import read_image
 
 from . import storage
 from .datamodule import Normaliser
 from .module import Classifier
+from .nonfinite import finite
 
 
 @dataclass
@@ -36,48 +38,67 @@ class Predictor:
         checkpoint = storage.read(path)
         if "Images" not in checkpoint:
             raise ValueError(f"{path} does not say how its images were prepared")
+        try:
+            return cls._build(checkpoint)
+        except KeyError as error:
+            raise ValueError(f"{path} cannot be used: it lacks {error}") from error
+        except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+            raise ValueError(f"{path} cannot be used: {error}") from error
+
+    @classmethod
+    def _build(cls, checkpoint: dict[str, Any]) -> "Predictor":
         classifier = Classifier.from_config(checkpoint["hyper_parameters"])
+        network, data = classifier.network, checkpoint["Images"]
+        if not isinstance(network.image_size, int):
+            raise ValueError(f"image_size must be a whole number, got {network.image_size!r}")
         classifier.on_load_checkpoint(checkpoint)
         classifier.load_state_dict(checkpoint["state_dict"])
-        data = checkpoint["Images"]
-        normaliser = Normaliser(tuple(data["mean"]), tuple(data["std"]))
-        return cls(classifier.eval(), normaliser, tuple(data["class_names"]))
+        for name, value in classifier.state_dict().items():
+            if name.startswith(storage.PREFIX) and not finite([value]):
+                raise ValueError(f"{name} is not finite; the run that wrote it has failed")
+        mean, std = tuple(data["mean"]), tuple(data["std"])
+        fits = len(mean) == len(std) == network.in_channels
+        if not fits or not all(isinstance(v, float) and abs(v) < float("inf") for v in mean + std):
+            raise ValueError(f"mean and std must have {network.in_channels} values each, got {mean} and {std}")
+        names = tuple(map(str, data["class_names"]))
+        if len(names) != network.num_classes:
+            raise ValueError(f"{len(names)} class names for {network.num_classes} classes")
+        return cls(classifier.eval(), Normaliser(mean, std), names)
 
     def read(self, path: Path, invert: bool = False) -> tuple[Tensor, str]:
-        """An image file as the network takes it, and what was done to it.
-
-        Another size is scaled, and padded with black if it is not square; colours are added or dropped.
+        """An image file as the network takes it, and what was done to it; see `read_image`.
 
         Shapes:
             `(1, c, y, x)`, uint8
         """
         network = self.classifier.network
-        try:
-            with Image.open(path) as file:
-                image = ImageOps.exif_transpose(file)
-                image.load()
-        except UnidentifiedImageError as error:
-            raise ValueError(f"{path} is not an image, or of a kind that is not known") from error
-        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-            raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-        notes = []
-        mode = "L" if network.in_channels == 1 else "RGB"
-        if image.mode != mode:
-            notes.append(f"{image.mode} to {mode}")
-            image = image.convert(mode)
-        if invert:
-            image = ImageOps.invert(image)
-        size = (network.image_size, network.image_size)
-        if image.size != size:
-            notes.append(f"{image.width}×{image.height} to {size[0]}×{size[1]}")
-            image = ImageOps.pad(image, size, Image.Resampling.BICUBIC)
-        pixels = torch.from_numpy(np.array(image)).reshape(*size, network.in_channels)
-        return pixels.permute(2, 0, 1)[None].contiguous(), ", ".join(notes)
+        pixels, notes = read_image(path, (network.in_channels, network.image_size, network.image_size), invert=invert)
+        if remark := self._other_way_round(pixels):
+            notes = (*notes, remark)
+        return pixels[None], ", ".join(notes)
+
+    def _other_way_round(self, pixels: Tensor) -> str | None:
+        """A remark on a grey image that would be much more like the training images with dark and light swapped."""
+        theirs, *colours = self.normaliser.mean
+        if colours:
+            return None
+        ours = pixels.float().mean().item() / 255
+        if abs(1 - ours - theirs) + 0.25 > abs(ours - theirs):
+            return None
+        kinds = ("lighter", "dark on light") if ours > theirs else ("darker", "light on dark")
+        return f"{kinds[0]} than the training images: {kinds[1]} needs --invert"
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:
-        """Probabilities of uint8 images `(b, c, y, x)`."""
-        return self.classifier(self.normaliser(images)).softmax(1)
+        """Probabilities of uint8 images `(b, c, y, x)`.
+
+        Raises:
+            ValueError: the network's output is not finite.
+        """
+        logits = self.classifier(self.normaliser(images))
+        if not finite([logits]):
+            raise ValueError("the network's output is not finite")
+        return logits.softmax(1)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -86,18 +107,25 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--ckpt", required=True, type=Path, metavar="FILE", help="a run's best.ckpt or best.safetensors"
     )
-    parser.add_argument("--invert", action="store_true", help="swap dark and light: MNIST digits are light on dark")
-    parser.add_argument("files", nargs="+", type=Path, metavar="IMAGE", help="PNG, JPEG, … of any size")
+    parser.add_argument(
+        "--invert", action="store_true", help="swap dark and light: for dark ink on paper, as MNIST is light on dark"
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="IMAGE", help="PNG, JPEG, TIFF, … of any size")
     options = parser.parse_args(arguments)
     predictor = Predictor.load(options.ckpt)
     failed = False
     for path in options.files:
         try:
             images, notes = predictor.read(path, options.invert)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             failed = True
             print(f"sepgconv predict: {error}", file=sys.stderr)
             continue
-        probability, label = predictor(images)[0].max(0)
+        try:
+            probability, label = predictor(images)[0].max(0)
+        except ValueError as error:
+            failed = True
+            print(f"sepgconv predict: {path}: {error}", file=sys.stderr)
+            continue
         print(f"{path}: {predictor.class_names[int(label)]} ({probability:.1%})" + (f"  [{notes}]" if notes else ""))
     return int(failed)

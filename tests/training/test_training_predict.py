@@ -1,0 +1,161 @@
+"""`sepgconv predict`: a line per file that is right, or an error that names it."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from training_helpers import GRID, NETWORK
+
+from sepgconv import cli
+from sepgconv.data import load
+from sepgconv.training import Classifier, Images
+from sepgconv.training.predict import Predictor
+from sepgconv.training.storage import AtomicCheckpointIO
+
+Checkpoint = dict[str, Any]
+
+
+def written(folder: Path, change: Callable[[Checkpoint], object] = lambda checkpoint: None) -> Path:
+    """A checkpoint of a network as it is drawn, after a change."""
+    torch.manual_seed(0)
+    classifier = Classifier(NETWORK, GRID)
+    data = {"mean": [0.13], "std": [0.31], "class_names": list("0123456789")}
+    checkpoint = {
+        "state_dict": classifier.state_dict(),
+        "hyper_parameters": dict(classifier.hparams),
+        "Images": data,
+    }
+    change(checkpoint)
+    AtomicCheckpointIO().save_checkpoint(checkpoint, folder / "best.ckpt")
+    return folder / "best.ckpt"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    return written(tmp_path_factory.mktemp("predict"))
+
+
+def predict(checkpoint: Path, *files: Path | str, status: int = 0) -> None:
+    assert cli.main(["predict", f"--ckpt={checkpoint}", *map(str, files)]) == status
+
+
+def digit() -> np.ndarray:
+    return load("digits").test.images[0, 0].numpy()
+
+
+def probability(printed: str) -> float:
+    return float(re.search(r"\(([\d.]+)%\)", printed).group(1))
+
+
+def test_a_digit_is_the_same_however_it_is_stored(checkpoint, tmp_path, capsys):
+    """Eight bits, sixteen, floats, with an alpha channel, a palette: one picture, one answer."""
+    eight = digit()
+    stored = {
+        "eight.png": Image.fromarray(eight),
+        "sixteen.png": Image.fromarray(eight.astype(np.uint16) * 257),
+        "float.tif": Image.fromarray(eight.astype(np.float32) / 255),
+        "palette.png": Image.fromarray(eight).convert("RGB").quantize(256, dither=Image.Dither.NONE),
+        "opaque.png": Image.fromarray(np.dstack([eight] * 3 + [np.full_like(eight, 255)])),
+        "ink.png": Image.fromarray(np.dstack([np.full_like(eight, 255)] * 3 + [eight])),
+    }
+    for name, image in stored.items():
+        image.save(tmp_path / name)
+    predict(checkpoint, *(tmp_path / name for name in stored))
+    lines = capsys.readouterr().out.splitlines()
+    assert len({re.search(r": (\d \([\d.]+%\))", line).group(1) for line in lines}) == 1
+    assert lines[0].endswith("%)")
+    assert lines[1].endswith("[16 bit to 8 bit]")
+    assert lines[5].endswith("[transparent parts on black, colour to grey]")
+
+
+def test_dark_on_light_is_said_and_inverted(checkpoint, tmp_path, capsys):
+    Image.fromarray(digit()).save(tmp_path / "light.png")
+    Image.fromarray(255 - digit()).save(tmp_path / "dark.png")
+    predict(checkpoint, tmp_path / "light.png", tmp_path / "dark.png")
+    light, dark = capsys.readouterr().out.splitlines()
+    assert "--invert" not in light
+    assert "lighter than the training images: dark on light needs --invert" in dark
+    predict(checkpoint, "--invert", tmp_path / "dark.png")
+    inverted = capsys.readouterr().out
+    assert probability(inverted) == probability(light)
+    assert "[inverted]" in inverted
+
+
+def test_files_that_cannot_be_read_leave_the_others(checkpoint, tmp_path, capsys):
+    good, empty, numbers = tmp_path / "good.png", tmp_path / "empty.png", tmp_path / "numbers.tif"
+    Image.fromarray(digit()).save(good)
+    empty.write_bytes(b"")
+    Image.fromarray(digit().astype(np.int32)).save(numbers)
+    predict(checkpoint, empty, numbers, tmp_path / "none.png", tmp_path, good, status=1)
+    printed = capsys.readouterr()
+    assert [line.split(": ", 1)[0] for line in printed.err.splitlines()] == ["sepgconv predict"] * 4
+    for text in (f"{empty} is empty", f"{numbers} has 32-bit", f"No such file or directory: '{tmp_path / 'none.png'}'"):
+        assert text in printed.err
+    assert printed.out.startswith(f"{good}: ")
+
+
+def fill(name: str, value: float) -> Callable[[Checkpoint], object]:
+    def change(checkpoint: Checkpoint) -> None:
+        state = checkpoint["state_dict"]
+        key = next(key for key in state if name in key and state[key].is_floating_point())
+        state[key].view(-1)[-1] = value
+
+    return change
+
+
+@pytest.mark.parametrize("kind", ["ckpt", "safetensors"])
+@pytest.mark.parametrize(("name", "value"), [("weight", torch.nan), ("running_mean", torch.inf)])
+def test_weights_that_are_not_finite_are_an_error(tmp_path, capsys, name, value, kind):
+    Image.fromarray(digit()).save(tmp_path / "a.png")
+    path = written(tmp_path, fill(name, value)).with_suffix(f".{kind}")
+    predict(path, tmp_path / "a.png", status=1)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert re.search(rf"{path} cannot be used: net\.\S*{name} is not finite", printed.err)
+
+
+def test_a_prediction_that_is_not_finite_is_an_error(tmp_path, capsys):
+    """Finite weights can still overflow."""
+    Image.fromarray(digit()).save(tmp_path / "a.png")
+    predict(written(tmp_path, fill("running_var", -1e9)), tmp_path / "a.png", status=1)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"{tmp_path / 'a.png'}: the network's output is not finite" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.pop("Images"), "does not say how its images were prepared"),
+        (lambda c: c["Images"].pop("std"), "'std'"),
+        (lambda c: c["Images"].update(mean=[0.1, 0.2]), "mean and std must have 1 values"),
+        (lambda c: c["Images"].update(std=[float("nan")]), "mean and std must have 1 values"),
+        (lambda c: c["Images"].update(mean=["a"]), "mean and std must have 1 values"),
+        (lambda c: c["Images"].update(class_names=["a"]), "1 class names for 10 classes"),
+        (lambda c: c["hyper_parameters"].pop("grid"), "'grid'"),
+        (lambda c: c["hyper_parameters"]["network"].update(image_size="28"), "cannot be used"),
+        (lambda c: c["hyper_parameters"]["network"].update(image_size=28.0), "image_size must be a whole number"),
+        (lambda c: c["hyper_parameters"]["grid"].update(rotations="four"), "cannot be used"),
+        (lambda c: c["hyper_parameters"].update(network=3), "cannot be used"),
+        (lambda c: c.update(state_dict=[1]), "cannot be used"),
+    ],
+)
+def test_settings_that_do_not_fit_are_an_error(tmp_path, change, message):
+    path = tmp_path / "crafted.ckpt"
+    written(tmp_path)
+    checkpoint = torch.load(tmp_path / "best.ckpt", weights_only=True)
+    change(checkpoint)
+    torch.save(checkpoint, path)
+    with pytest.raises(ValueError, match=r"crafted\.ckpt") as caught:
+        Predictor.load(path)
+    assert message in str(caught.value)
+
+
+def test_a_run_says_how_its_images_are_prepared():
+    """The checkpoints made here have what a run's have."""
+    assert {"mean", "std", "class_names"} <= Images("digits").state_dict().keys()
