@@ -16,8 +16,9 @@ from sepgconv import lean
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small features are treated as large ones are, in several chunks."""
-    monkeypatch.setattr(lean, "SMALL", 0)
-    monkeypatch.setattr(lean, "TINY", 0)
+    monkeypatch.setattr(lean, "SHORT", 0)
+    monkeypatch.setattr(lean, "LONG", 4)
+    monkeypatch.setattr(lean, "SIDE", 40)
     monkeypatch.setattr(lean, "CHUNK", 100)
 
 
@@ -45,10 +46,10 @@ def test_norms_are_those_of_torch(options: dict, shape: tuple[int, ...], relu: b
         nn.init.normal_(ours.weight)
         nn.init.normal_(ours.bias)
     stock = nn.BatchNorm1d(shape[1], **options)
-    stock.load_state_dict(copy.deepcopy(ours.state_dict()))
+    stock.double().load_state_dict(copy.deepcopy(ours.state_dict()))
 
     def expected(x: torch.Tensor) -> torch.Tensor:
-        rows = x.movedim((1, 2), (-1, -2))
+        rows = x.double().movedim((1, 2), (-1, -2))
         return stock(rows.reshape(-1, shape[1])).reshape(rows.shape).movedim((-1, -2), (1, 2))
 
     for _ in range(3):
@@ -61,14 +62,14 @@ def test_norms_are_those_of_torch(options: dict, shape: tuple[int, ...], relu: b
                 [y, *torch.autograd.grad(y, [x, *ours.parameters(), *stock.parameters()], direction, allow_unused=True)]
             )
         (a, da, *rest), (b, db, *others) = found
-        assert_close(a, b, atol=2e-6, rtol=1e-5)
+        assert_close(a, b.float(), atol=2e-6, rtol=1e-5)
         assert lean.in_rows(a)
         assert_close(da, db, atol=1e-5, rtol=1e-4)
         count = len(list(ours.parameters()))
         for slope, other in zip(rest[:count], others[count:], strict=True):
-            assert_close(slope, other, atol=1e-4, rtol=1e-5)
+            assert_close(slope, other.float(), atol=1e-4, rtol=1e-5)
         for buffer, other in zip(ours.buffers(), stock.buffers(), strict=True):
-            assert_close(buffer, other)
+            assert_close(buffer, other.to(buffer))
 
 
 @pytest.mark.parametrize("relu", [True, False])
@@ -83,12 +84,86 @@ def test_derivatives_of_a_norm(relu: bool) -> None:
     assert gradgradcheck(run, (x, weight, bias))
 
 
-def test_statistics_of_few_channels_far_from_zero() -> None:
-    x = (features(8, 3, 4, 20, 20, dtype=torch.float64).detach() + 1e3).float()
-    mean, variance = lean._statistics(x, (None, None), 0.1)
-    exact = x.double().transpose(0, 1).flatten(1)
-    assert_close(mean.double(), exact.mean(1), atol=0, rtol=1e-6)
-    assert_close(variance.double(), exact.var(1, correction=0), atol=0, rtol=1e-4)
+def brightness(c: int, offset: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Features with many rows, images of unlike brightness, at some distance from zero."""
+    x = features(12, c, 4, 40, 41).detach().relu_()
+    return (x * torch.linspace(0.1, 3, 12)[:, None, None, None, None] + offset).to(dtype)
+
+
+def exact(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    flat = x.double().transpose(0, 1).flatten(1)
+    return flat.mean(1), flat.var(1, correction=0)
+
+
+@pytest.mark.parametrize("layout", ["rows", "channels-last", "contiguous"])
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize(("c", "offset"), [(3, 0.0), (3, 1e3), (17, 0.0), (32, -1e3), (1, 10.0)])
+def test_statistics_are_exact(monkeypatch: pytest.MonkeyPatch, c: int, offset: float, relu: bool, layout: str) -> None:
+    monkeypatch.undo()  # sizes as they are
+    x = brightness(c, offset)
+    if layout == "channels-last":
+        x = x.contiguous(memory_format=torch.channels_last_3d)
+    if layout == "contiguous":
+        x = x.contiguous()
+    norm = sg.BatchNorm(c, momentum=1.0)
+    (norm.rectified if relu else norm)(x)
+    mean, variance = exact(x)
+    count = x.numel() // c
+    assert_close(norm.running_mean.double(), mean, atol=0, rtol=1e-6)
+    assert_close(norm.running_var.double(), variance * count / (count - 1), atol=0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize(("dtype", "own"), [(torch.bfloat16, False), (torch.float32, False), (torch.bfloat16, True)])
+def test_reduced_precision_does_not_reach_the_sums(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, own: bool, relu: bool
+) -> None:
+    """Under autocast, of either type of features, and with a norm that is itself of reduced precision."""
+    monkeypatch.undo()
+    x = brightness(17, 0.0).to(dtype).requires_grad_()
+    norm = sg.BatchNorm(17, momentum=1.0).to(dtype if own else torch.float32)
+    with torch.autocast("cpu", enabled=not own):
+        y = (norm.rectified if relu else norm)(x)
+    direction = (torch.rand_like(x) * x.detach()).to(dtype)
+    y.backward(direction)
+    assert y.dtype == x.grad.dtype == dtype
+    mean, variance = exact(x.detach())
+    assert_close(norm.running_mean.double(), mean, atol=0, rtol=4e-3 if own else 1e-6)
+    assert_close(norm.running_var.double(), variance, atol=0, rtol=4e-3 if own else 2e-5)  # count / (count − 1)
+    wide = x.detach().double().requires_grad_()
+    stock = nn.BatchNorm3d(17).double()
+    expected = F.relu(stock(wide)) if relu else stock(wide)
+    expected.backward(direction.double())
+    rounding = 1e-6 if dtype == torch.float32 else 4e-3
+    assert (y - expected).norm() < rounding * expected.norm()
+    assert (x.grad - wide.grad).norm() < 4 * rounding * wide.grad.norm()
+    assert (norm.weight.grad - stock.weight.grad).norm() < (4e-3 if own else 4e-6) * stock.weight.grad.norm()
+
+
+@pytest.mark.parametrize("mode", ["training", "eval", "eval by the batch"])
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("c", [3, 17])
+def test_gradients_are_exact(monkeypatch: pytest.MonkeyPatch, c: int, relu: bool, mode: str) -> None:
+    """Of many rows, against float64 and stock operations."""
+    monkeypatch.undo()
+    torch.manual_seed(c)
+    norm = sg.BatchNorm(c, track_running_stats=mode != "eval by the batch").train(mode == "training")
+    nn.init.uniform_(norm.weight, 0.5, 1.5)
+    nn.init.uniform_(norm.bias, 0.1, 0.2)
+    if mode == "eval":
+        for buffer, value in zip((norm.running_mean, norm.running_var), exact(brightness(c, 0.0)), strict=True):
+            buffer.copy_(value)
+    stock = nn.BatchNorm3d(c, track_running_stats=norm.track_running_stats).double().train(norm.training)
+    stock.load_state_dict(norm.state_dict())
+    x = brightness(c, 0.0).requires_grad_()
+    direction = torch.rand_like(x) * x.detach()  # sums that do not cancel
+    wide = x.detach().double().contiguous().requires_grad_()
+    found = (norm.rectified if relu else norm)(x)
+    expected = F.relu(stock(wide)) if relu else stock(wide)
+    ours = torch.autograd.grad(found, [x, *norm.parameters()], direction)
+    others = torch.autograd.grad(expected, [wide, *stock.parameters()], direction.double().contiguous())
+    for slope, other in zip(ours, others, strict=True):
+        assert (slope - other).norm() < 1e-6 * other.norm()
 
 
 def test_norm_and_relu_keep_only_their_input(kept_bytes) -> None:

@@ -13,26 +13,39 @@ from sepgconv.ops import spans, stock
 Running = tuple[Tensor | None, Tensor | None]
 """Running mean and variance."""
 CHUNK = 1 << 19
-"""Numbers that are worked on at a time, so that what is written is still in the cache when it is read."""
-SMALL, TINY = 1 << 21, 1 << 16
-"""Fewer numbers than this are normalised by torch: they stay in the cache anyway; the second is for few channels."""
-FEW = 16
-"""With fewer channels than this torch's loops over them are too short to be fast."""
+"""Numbers that are pooled at a time, so that what is written is still in the cache when it is read."""
+SHORT = 1 << 8
+"""Rows up to which torch's norm is used. It sums them one after the other in float32: 256 of them to 1e-7 or better,
+400,000 of them (64 maps of 28×28 pixels at 8 rotations) to 1e-3."""
+LONG, SIDE = 1 << 10, 1 << 9
+"""Rows that are summed at a time, and numbers that lie side by side in them: together they stay in the cache."""
 
 
-def _chunks(wide: Tensor) -> list[slice]:
-    """Chunks of wide rows."""
-    return spans(len(wide), max(CHUNK // wide.shape[1], 1))
+def _rows(features: Tensor) -> Tensor:
+    """Features as rows `(n, c)`, without a copy if they lie so."""
+    return rearrange(features, "b c h ... -> b ... h c").reshape(-1, features.shape[1])
 
 
-def _wide(features: Tensor) -> Tensor:
-    """Features in rows, several side by side as one: an inner loop over c alone would be too short."""
-    rows, width = rearrange(features, "b c h ... -> b ... h c"), 1
-    for size in reversed(rows.shape):
-        if width > 1 and width * size > 1 << 12:
-            break
-        width *= size
-    return rows.reshape(-1, width)
+def _blocks(features: Tensor) -> list[Tensor]:
+    """Rows of features in blocks, several of them side by side: a loop over c alone would be too short.
+
+    Those that do not fill the last row of this kind come last, one by one.
+    """
+    rows = _rows(features)
+    side = max(SIDE // rows.shape[1], 1)
+    even = len(rows) - len(rows) % side
+    wide = rows[:even].view(-1, side * rows.shape[1])
+    return [wide[span] for span in spans(len(wide), LONG)] + ([rows[even:]] if even < len(rows) else [])
+
+
+def _side_by_side(vector: Tensor) -> Tensor:
+    """One number per channel, for all rows that lie side by side."""
+    return vector.repeat(max(SIDE // len(vector), 1))
+
+
+def _like(scratch: Tensor, block: Tensor) -> Tensor:
+    """As much of some memory as a block needs, in its shape."""
+    return scratch.view(-1)[: block.numel()].view_as(block)
 
 
 def in_rows(features: Tensor) -> bool:
@@ -40,10 +53,12 @@ def in_rows(features: Tensor) -> bool:
     return rearrange(features, "b c h ... -> b ... h c").is_contiguous()
 
 
-def _flat_norm(features: Tensor, running: Running, weight: Tensor | None, bias: Tensor | None, *rest: float) -> Tensor:
-    """Stock batch norm in training, without a copy."""
+def _flat_norm(
+    features: Tensor, running: Running, weight: Tensor | None, bias: Tensor | None, batch: bool, *rest: float
+) -> Tensor:
+    """Stock batch norm, without a copy."""
     rows = rearrange(features, "b c h ... -> b ... h c")
-    flat = F.batch_norm(rows.reshape(-1, rows.shape[-1]), *running, weight, bias, True, *rest)
+    flat = F.batch_norm(_rows(features), *running, weight, bias, batch, *rest)
     return rearrange(flat.reshape(rows.shape), "b ... h c -> b c h ...")
 
 
@@ -57,41 +72,69 @@ def batch_norm(
     *,
     relu: bool = True,
     private: bool = False,
+    batch: bool = True,
 ) -> Tensor:
-    """`relu(batch_norm(features))` with the statistics of the batch, keeping nothing but the features.
+    """`relu(batch_norm(features))` with the statistics of the batch, or the running ones, keeping only the features.
 
     Stock operations keep the result as well. Here the backward pass finds out again what was negative, chunk by chunk,
     on the way to the sums that it needs anyway. What is kept is kept before the result is written: a checkpoint that
     runs this again as its last operation stops in between. A result that is `private` goes to one operation that hands
-    back a gradient of its own: the features' gradient is written over it. Without `relu` only few channels gain by it.
+    back a gradient of its own: the features' gradient is written over it. On a CPU torch sums all rows of a channel
+    one after the other in float32, which is right for short maps only; here sums are exact to 1e-6.
 
     Shapes:
         features `(b, c, h, …)`, in rows; all others `(c)`
     """
-    few = features.shape[1] < FEW
-    small = features.numel() < (TINY if few else SMALL) or features.dtype not in (torch.float32, torch.float64)
-    if small or stock(features) or not (few or relu):
-        normal = _flat_norm(features, running, weight, bias, momentum, eps)
+    if features.device.type == "cpu" and torch.is_autocast_enabled("cpu"):  # nothing here is for autocast to change
+        with torch.autocast("cpu", enabled=False):
+            return batch_norm(features, weight, bias, running, momentum, eps, relu=relu, private=private, batch=batch)
+    sums = batch or torch.is_grad_enabled()
+    if stock(features) or not sums or features.numel() <= SHORT * features.shape[1]:
+        normal = _flat_norm(features, running, weight, bias, batch, momentum, eps)
         return F.relu(normal) if relu else normal
-    mean, variance = _statistics(features, running, momentum)
-    kept = _Kept.apply(features, weight, bias, mean, variance, eps, relu, private)
+    mean, variance = _statistics(features) if batch else running
+    assert mean is not None
+    assert variance is not None
+    if batch:
+        _follow(running, mean, variance, features.numel() // len(mean), momentum)
+    kept = _Kept.apply(features, weight, bias, mean, variance, eps, relu, private, batch)
     return _Normalised.apply(kept, *_affine(features, weight, bias, mean, variance, eps), relu)
 
 
 @torch.no_grad()
-def _statistics(features: Tensor, running: Running, momentum: float) -> tuple[Tensor, Tensor]:
-    """Mean and variance of each channel; the running ones follow them."""
-    wide, channels = _wide(features), features.shape[1]
-    if channels >= FEW:
-        return torch.batch_norm_update_stats(wide.view(-1, channels), *running, momentum)
-    found = torch.batch_norm_update_stats(wide, None, None, 0.0)
-    means, variances = (column.view(-1, channels) for column in found)
-    mean, variance = means.mean(0), variances.mean(0) + means.var(0, correction=0)
-    count = features.numel() // channels
-    for old, new in zip(running, (mean, variance * count / (count - 1)), strict=True):
+def _statistics(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each channel, in float64.
+
+    The mean of a few rows from everywhere is taken off first: what is left is summed to 1e-7, however large the mean.
+    """
+    rows, blocks = _rows(features), _blocks(features)
+    rough = rows[:: len(rows) // (SHORT + 1) + 1].to(_work(features)).mean(0)
+    around, scratch = _side_by_side(rough), torch.empty_like(blocks[0], dtype=rough.dtype)
+    sums = torch.zeros(2, len(rough), dtype=torch.float64)
+    for block in blocks:
+        centred = torch.sub(block, around[: block.shape[1]], out=_like(scratch, block))
+        sums[0] += _per_channel(centred.sum(0), len(rough))
+        sums[1] += _per_channel(centred.square_().sum(0), len(rough))
+    mean, square = sums / len(rows)
+    return rough + mean, square - mean.square()
+
+
+def _work(features: Tensor) -> torch.dtype:
+    """What features are summed in."""
+    return torch.promote_types(features.dtype, torch.float32)
+
+
+def _per_channel(sums: Tensor, channels: int) -> Tensor:
+    """Sums of columns, several of which are of one channel."""
+    return sums.view(-1, channels).sum(0, dtype=torch.float64)
+
+
+@torch.no_grad()
+def _follow(running: Running, mean: Tensor, variance: Tensor, count: int, momentum: float) -> None:
+    """Moves the running statistics towards those of a batch."""
+    for old, new in zip(running, (mean, variance * (count / (count - 1))), strict=True):
         if old is not None:
             old.lerp_(new.to(old), momentum)
-    return mean, variance
 
 
 class _Normalised(torch.autograd.Function):
@@ -100,9 +143,9 @@ class _Normalised(torch.autograd.Function):
     @staticmethod
     def forward(ctx, features: Tensor, scale: Tensor, shift: Tensor, relu: bool) -> Tensor:
         result = torch.empty_like(features)
-        wide, out = _wide(features), _wide(result)
-        for span in _chunks(wide):
-            normal = torch.addcmul(shift, wide[span], scale, out=out[span])
+        for block, out in zip(_blocks(features), _blocks(result), strict=True):
+            width = block.shape[1]
+            normal = torch.addcmul(shift[:width], block, scale[:width], out=out)
             if relu:
                 normal.relu_()
         return result
@@ -117,7 +160,7 @@ class _Kept(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, features: Tensor, *rest: Tensor | float | None) -> Tensor:
-        *parameters, ctx.eps, ctx.relu, ctx.private = rest
+        *parameters, ctx.eps, ctx.relu, ctx.private, ctx.batch = rest
         ctx.save_for_backward(features, *parameters)
         return features
 
@@ -127,53 +170,61 @@ class _Kept(torch.autograd.Function):
         needed = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():  # a second derivative
             inputs = [t for t, need in zip((features, weight, bias), needed, strict=True) if need]
-            again = _flat_norm(features, (None, None), weight, bias, 0.0, ctx.eps)
+            running = (None, None) if ctx.batch else (mean, variance)
+            again = _flat_norm(features, running, weight, bias, ctx.batch, 0.0, ctx.eps)
             again = F.relu(again) if ctx.relu else again
             found = iter(torch.autograd.grad(again, inputs, grads[0], create_graph=True))
-            return *(next(found) if need else None for need in needed), *[None] * 5
+            return *(next(found) if need else None for need in needed), *[None] * 6
         result = grads[0] if ctx.private and in_rows(grads[0]) else torch.empty_like(features)
-        wide, grad, out = _wide(features), _wide(grads[0]), _wide(result)
-        passed = out if ctx.relu else grad
+        blocks, incoming, out = _blocks(features), _blocks(grads[0]), _blocks(result)
+        passed = out if ctx.relu else incoming
         scale, shift = _affine(features, weight, bias, mean, variance, ctx.eps)
-        copies = wide.shape[1] // len(mean)
-        centre = mean.repeat(copies)
-        sums = torch.zeros(2, wide.shape[1], dtype=torch.float64)
-        scratch = torch.empty_like(wide[_chunks(wide)[0]])
-        for span in _chunks(wide):
-            x, part = wide[span], passed[span]
-            buffer = scratch[: len(x)]
+        work = _work(features)
+        scratch, rough = torch.empty_like(blocks[0], dtype=work), mean.to(work)
+        around, one = _side_by_side(rough), _side_by_side(torch.ones_like(rough))
+        sums = torch.zeros(2, len(mean), dtype=torch.float64)
+        for x, grad, part in zip(blocks, incoming, passed, strict=True):
+            width = x.shape[1]
             if ctx.relu:
-                torch.addcmul(shift, x, scale, out=buffer)
-                torch.ops.aten.threshold_backward.grad_input(grad[span], buffer, 0, grad_input=part)
-            sums[0] += part.sum(0)
-            sums[1] += torch.sub(x, centre, out=buffer).mul_(part).sum(0)
-        total, dot = sums.view(2, copies, -1).sum(1)
+                normal = torch.addcmul(shift[:width], x, scale[:width], out=_like(scratch, x))
+                torch.ops.aten.threshold_backward.grad_input(grad, normal, 0, grad_input=part)
+            # The gradients of a norm's weight and bias with these statistics: Σ grad·(x − mean) and Σ grad.
+            statistics = (None, None, around[:width], one[:width], True, 0.0)
+            both = (part.to(work), x.to(work))
+            found = torch.ops.aten.native_batch_norm_backward(*both, None, *statistics, [False, True, True])
+            for each, more in zip(sums, found[1:], strict=True):
+                each += _per_channel(more, len(mean))
+        dot, total = sums
+        dot -= (mean - rough.double()) * total
         inverse = (variance.double() + ctx.eps).rsqrt()
         if needed[0]:
             count = features.numel() // len(mean)
             slope = inverse if weight is None else inverse * weight
             along = -slope * inverse.square() * dot / count
             offset = -slope * total / count - along * mean
-            slope, along, offset = (t.to(features.dtype).repeat(copies) for t in (slope, along, offset))
-            for span in _chunks(wide):
-                buffer = torch.addcmul(offset, wide[span], along, out=scratch[: len(wide[span])])
-                torch.addcmul(buffer, passed[span], slope, out=out[span])
+            slope, along, offset = (_side_by_side(t.to(work)) for t in (slope, along, offset))
+            for x, part, dx in zip(blocks, passed, out, strict=True):
+                width = x.shape[1]
+                if ctx.batch:
+                    rest = torch.addcmul(offset[:width], x, along[:width], out=_like(scratch, x))
+                    torch.addcmul(rest, part, slope[:width], out=dx)
+                else:  # running statistics do not depend on the features
+                    torch.mul(part, slope[:width], out=dx)
         dx = result if needed[0] else None
-        dw = (dot * inverse).to(features.dtype) if needed[1] else None
-        return dx, dw, total.to(features.dtype) if needed[2] else None, *[None] * 5
+        dw = (dot * inverse).to(weight) if needed[1] else None
+        return dx, dw, total.to(bias) if needed[2] else None, *[None] * 6
 
 
 @torch.no_grad()
 def _affine(
     features: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """What a norm multiplies wide rows of features by, and what it adds."""
-    scale = (variance + eps).rsqrt()
+    """What a norm multiplies features that lie side by side by, and what it adds."""
+    scale = (variance.double() + eps).rsqrt()
     scale = scale if weight is None else scale * weight
     shift = -mean * scale
     shift = shift if bias is None else shift + bias
-    copies = _wide(features).shape[1] // len(mean)
-    return scale.repeat(copies), shift.repeat(copies)
+    return _side_by_side(scale.to(_work(features))), _side_by_side(shift.to(_work(features)))
 
 
 def add_relu(hidden: Tensor, shortcut: Tensor) -> Tensor:

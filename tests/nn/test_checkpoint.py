@@ -41,7 +41,8 @@ def assert_equal_steps(kept: nn.Module, again: nn.Module, x: torch.Tensor, steps
 def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small features are left to stock operations; with `large` they take the way of large ones, in chunks."""
     if request.param:
-        monkeypatch.setattr(sepgconv.lean, "SMALL", 0)
+        monkeypatch.setattr(sepgconv.lean, "SHORT", 0)
+        monkeypatch.setattr(sepgconv.lean, "LONG", 40)
         monkeypatch.setattr(sepgconv.lean, "CHUNK", 1000)
 
 

@@ -88,7 +88,7 @@ def test_compile_without_a_graph_break_equals_eager(training: bool) -> None:
         found.square().sum().backward()
         expected.square().sum().backward()
         for a, b in zip(compiled.parameters(), module.parameters(), strict=True):
-            assert_close(a.grad, b.grad, atol=1e-4, rtol=1e-3)
+            assert (a.grad - b.grad).norm() <= 1e-4 * b.grad.norm()
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -1,11 +1,10 @@
 """Batch normalisation of features on a group."""
 
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sepgconv.lean import FEW, batch_norm, in_rows
+from sepgconv.lean import batch_norm, in_rows
 from sepgconv.nn._check import floating, hooked
 
 
@@ -35,15 +34,13 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def forward(self, input: Float[Tensor, "b c h *space"]) -> Float[Tensor, "b c h *space"]:
         """Normalises; in the memory layout of the convolutions, without a copy."""
-        if self.num_features < FEW and self._in_training(input):
-            return self._batch(input, relu=False)
         self._check_input_dim(input)
-        rows = rearrange(input, "b c h ... -> b ... h c")
-        if not rows.is_contiguous():
+        if input.ndim >= 4 and input.movedim(1, -1).is_contiguous() and not in_rows(input):
+            # Channels-last: any order of the other axes will do, and torch's sums over such rows are not exact.
+            return self.forward(input.movedim(-1, 2)).movedim(2, -1)
+        if not self._ours(input):
             return super().forward(input)
-        return rearrange(
-            super().forward(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape), "b ... h c -> b c h ..."
-        )
+        return self._norm(input, relu=False)
 
     def rectified(
         self, input: Float[Tensor, "b c h *space"], *, private: bool = False
@@ -52,25 +49,35 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
         `private` is as in `lean.batch_norm`.
         """
-        if hooked(self) or not self._in_training(input):
+        if hooked(self) or not (self.training and self._ours(input)):
             return F.relu(self(input))
-        return self._batch(input, relu=True, private=private)
-
-    def _in_training(self, input: Tensor) -> bool:
-        """Whether there is a batch to take statistics of, in our layout."""
-        one = input.numel() == self.num_features  # stock batch norm knows what to say
-        return self.training and input.ndim >= 4 and not one and in_rows(input)
-
-    def _batch(self, input: Tensor, *, relu: bool, private: bool = False) -> Tensor:
-        """Normalises by the statistics of the batch, which the running ones follow."""
         self._check_input_dim(input)
+        return self._norm(input, relu=True, private=private)
+
+    def _ours(self, input: Tensor) -> bool:
+        """Whether the features lie in our layout, and are more than one, for which stock batch norm has a message."""
+        return input.ndim >= 4 and input.numel() != self.num_features and in_rows(input)
+
+    def _norm(self, input: Tensor, *, relu: bool, private: bool = False) -> Tensor:
+        """Normalises by the statistics of the batch, which the running ones follow, or in eval by the running ones."""
         momentum = 0.0 if self.momentum is None else self.momentum
-        if self.track_running_stats and self.num_batches_tracked is not None:
+        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             if self.momentum is None:
                 momentum = 1.0 / float(self.num_batches_tracked)
-        running = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
-        return batch_norm(input, self.weight, self.bias, running, momentum, self.eps, relu=relu, private=private)
+        kept = not self.training or self.track_running_stats
+        running = (self.running_mean, self.running_var) if kept else (None, None)
+        return batch_norm(
+            input,
+            self.weight,
+            self.bias,
+            running,
+            momentum,
+            self.eps,
+            relu=relu,
+            private=private,
+            batch=self.training or self.running_mean is None,
+        )
 
 
 def rectify(features: Tensor, norm: nn.modules.batchnorm._BatchNorm, *, private: bool = False) -> Tensor:
