@@ -41,6 +41,7 @@ def initialise(kernel: "GroupKernel") -> None:
     for factor, term, network in zip(kernel.factors, kernel.terms, kernel.networks, strict=False):
         assert isinstance(network, KernelNetwork)
         network.reset_hidden()
+        network.wake(_support(kernel, factor, term))
         network.reset_out(1.0)
         weighted = {*term.parts, *(["x"] if term.spatial else [])} & pending
         pending -= weighted
@@ -92,18 +93,30 @@ def whitening(kernel: "GroupKernel", factor: Factor, network: KernelNetwork) -> 
     """
     seen = factor.coordinates.split()
     spatial = kernel.grid.space if "x" in seen else 0
-    points = torch.quasirandom.SobolEngine(network.in_features).draw(POINTS).to(kernel.points) * 2 - 1
+    points = torch.quasirandom.SobolEngine(network.in_features).draw(POINTS, dtype=torch.float32)
+    points = points.to(kernel.points) * 2 - 1
     if kernel.kernel_size == 1:
         points[:, :spatial] = 0
     window = kernel.window(points[:, :spatial].norm(dim=-1))
     units = (network.hidden(points) * window[:, None]).double()
     values, vectors = torch.linalg.eigh(units.t() @ units)
-    floor = values[-1] / (10.0 ** (network.in_features - spatial) * (2.0 * kernel.kernel_size) ** spatial)
+    largest = values[-1].clamp_min(1e-12)  # of units that are zero at all of these points, too
+    floor = largest / (10.0 ** (network.in_features - spatial) * (2.0 * kernel.kernel_size) ** spatial)
     return vectors * (values.clamp_min(0) + floor).rsqrt() @ vectors.t() * POINTS**0.5
 
 
 def _mean_spectrum(functions: list[Float[Tensor, "*axes c"]]) -> Float[Tensor, "frequencies c"]:
     return torch.stack([power_spectrum(each) for each in functions]).mean(0)
+
+
+def _support(kernel: "GroupKernel", factor: Factor, term: Term) -> Float[Tensor, "rows n"]:
+    """Where a factor's network is evaluated, without the taps outside of the window."""
+    rows, shape = kernel.coordinates(factor)
+    if not term.spatial:
+        return rows
+    inside = kernel.positions()[1] > 0
+    inside = inside.reshape(*kernel.grid.shape, *(1,) * (len(shape) - inside.ndim), -1)
+    return rows[inside.expand(shape).flatten()]
 
 
 def _seen(

@@ -9,6 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 ACTIVATIONS = {"sine": None, "relu": nn.ReLU, "leaky_relu": nn.LeakyReLU, "silu": nn.SiLU}
+DEAD = 0.1
+"""Share of a layer's size that must pass its activation; half of what is as often positive as negative has 0.7."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,23 @@ class KernelNetwork(nn.Module):
             else:
                 nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
             layer.bias.uniform_(-1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in))
+
+    @torch.no_grad()
+    def wake(self, coordinates: Float[Tensor, "rows n"]) -> None:
+        """Turns round the layers of which hardly anything passes the activation at the coordinates.
+
+        In a narrow network all units of a layer may be negative everywhere: with ReLU the kernel is then zero. Their
+        negatives are as likely a draw, and pass. Sines pass whatever they get.
+        """
+        values, modules = coordinates, list(self.hidden)
+        for layer, activation in zip(modules[::2], modules[1::2], strict=True):
+            assert isinstance(layer, nn.Linear)
+            inner = layer(values)
+            if not isinstance(activation, Sine) and activation(inner).norm() < DEAD * inner.norm():
+                layer.weight.neg_()
+                layer.bias.neg_()
+                inner = -inner
+            values = activation(inner)
 
     @torch.no_grad()
     def reset_out(self, std: float) -> None:
