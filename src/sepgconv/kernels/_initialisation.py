@@ -111,11 +111,11 @@ def _mean_spectrum(functions: list[Float[Tensor, "*axes c"]]) -> Float[Tensor, "
 
 def _support(kernel: "GroupKernel", factor: Factor, term: Term) -> Float[Tensor, "rows n"]:
     """Where a factor's network is evaluated, without the taps outside of the window."""
-    rows, shape = kernel.coordinates(factor)
+    positions, window = kernel.positions()
+    rows, shape = kernel.coordinates(factor, positions)
     if not term.spatial:
         return rows
-    inside = kernel.positions()[1] > 0
-    inside = inside.reshape(*kernel.grid.shape, *(1,) * (len(shape) - inside.ndim), -1)
+    inside = (window > 0).reshape(*kernel.grid.shape, *(1,) * (len(shape) - window.ndim), -1)
     return rows[inside.expand(shape).flatten()]
 
 
