@@ -44,7 +44,7 @@ Any key of a recipe can be set on the command line, too; the last one given coun
   --model.network.name NAME         resnet, allcnnc; also .factorisation, .width, .kernel.layers
   --model.grid.group GROUP          se2, scale2, sim2, translation2; also .rotations, .scales
   --model.optimiser.schedule NAME   onecycle (AdamW, short runs), paper (Adam, constant); also .lr
-  --model.network.checkpoint true   less memory, more time: activations are computed again
+  --model.network.recompute true    less memory, more time: activations are computed again
   --compile                         compile the network (--model.compile true, or a backend's name)
   --checkpoint.every_n_steps N      how often the last checkpoint is written (100, and every epoch)
 

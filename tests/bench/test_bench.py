@@ -36,7 +36,7 @@ def test_cases_cover_what_the_benchmark_is_about() -> None:
     assert {c.counts for c in CASES if (c.group, c.factorisation) == ("se2", "separable")} == {(4,), (8,), (16,), (32,)}
     on_se2 = {case.factorisation for case in CASES if (case.group, case.counts) == ("se2", (8,))}
     assert on_se2 == set(sg.FACTORISATIONS) - {"h_separable"}  # which is for products of groups
-    expected = {"scale2-8-separable", "sim2-4x4-h_separable", "sim2-8x8-h_separable", "sim2-8x8-h_separable-checkpoint"}
+    expected = {"scale2-8-separable", "sim2-4x4-h_separable", "sim2-8x8-h_separable", "sim2-8x8-h_separable-recompute"}
     assert expected <= set(names)
     assert set(QUICK) <= set(names)
 

@@ -83,7 +83,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet se2": lambda: sg.models.resnet(sg.se2(8), **SMALL),
     "resnet sim2": lambda: sg.models.resnet(sg.sim2(4, 3), factorisation="h_separable", **SMALL),
     "resnet scale2, random": lambda: sg.models.resnet(sg.scale2(3, sampling="random"), **SMALL),
-    "resnet computed again": lambda: sg.models.resnet(sg.se2(4), checkpoint=True, **SMALL),
+    "resnet computed again": lambda: sg.models.resnet(sg.se2(4), recompute=True, **SMALL),
     "resnet dense": lambda: sg.models.resnet(sg.se2(4), factorisation="nonseparable", **SMALL),
     "allcnnc": lambda: sg.models.allcnnc(sg.se2(4), **SMALL),
     "two grids": lambda: nn.Sequential(

@@ -16,9 +16,9 @@ from sepgconv.models._segments import Recomputed
 KERNEL = sg.KernelConfig(hidden=8, layers=1)
 
 
-def block(checkpoint: bool, **options) -> sg.ResidualBlock:
+def block(recompute: bool, **options) -> sg.ResidualBlock:
     torch.manual_seed(0)
-    return sg.ResidualBlock(2, 3, 3, grid=sg.se2(4), kernel=KERNEL, checkpoint=checkpoint, **options)
+    return sg.ResidualBlock(2, 3, 3, grid=sg.se2(4), kernel=KERNEL, recompute=recompute, **options)
 
 
 def assert_equal_steps(kept: nn.Module, again: nn.Module, x: torch.Tensor, steps: int = 3) -> None:
@@ -62,9 +62,9 @@ def test_a_recomputed_block_gives_the_same_bits(training: bool, moved: bool) -> 
 def test_a_recomputed_model_gives_the_same_bits(name: str, grid: sg.Grid) -> None:
     """Random grids and dropout included; the names of the weights are the same."""
     models = []
-    for checkpoint in (False, True):
+    for recompute in (False, True):
         torch.manual_seed(0)
-        settings = {"in_channels": 1, "width": 0.1, "kernel": KERNEL, "checkpoint": checkpoint}
+        settings = {"in_channels": 1, "width": 0.1, "kernel": KERNEL, "recompute": recompute}
         models.append(sg.models.create(name, copy.deepcopy(grid), **settings))
     assert any(isinstance(layer, nn.Dropout) for layer in models[0])
     assert_equal_steps(*models, torch.randn(3, 1, 28, 28), steps=2)
@@ -92,12 +92,12 @@ def test_what_a_hook_has_seen_is_not_written_over() -> None:
 
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("name", ["conv1", "norm1", "conv2", "norm2"])
-@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("recompute", [False, True])
 def test_gradients_that_a_hook_has_seen_are_not_written_over(
-    name: str, checkpoint: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, recompute: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
-    module, seen = sg.ResidualBlock(2, 2, 3, grid=sg.se2(4), kernel=KERNEL, checkpoint=checkpoint), []
+    module, seen = sg.ResidualBlock(2, 2, 3, grid=sg.se2(4), kernel=KERNEL, recompute=recompute), []
     monkeypatch.setattr(plan, "LARGE", 0)
     monkeypatch.setattr(plan, "PIECE", 1)
     module.get_submodule(name).register_full_backward_hook(
@@ -111,9 +111,9 @@ def test_gradients_that_a_hook_has_seen_are_not_written_over(
 def test_a_second_forward_before_backward_does_not_move_the_first_ones_grid() -> None:
     """Each backward pass runs again on the shift that its forward pass has drawn."""
     gradients = []
-    for checkpoint in (False, True):
+    for recompute in (False, True):
         torch.manual_seed(1)
-        module = sg.models.resnet(sg.se2(4), width=0.1, kernel=KERNEL, checkpoint=checkpoint)
+        module = sg.models.resnet(sg.se2(4), width=0.1, kernel=KERNEL, recompute=recompute)
         module[18].p = 0.0
         torch.manual_seed(2)
         first, second = (module(torch.randn(2, 1, 28, 28)) for _ in range(2))
@@ -148,8 +148,8 @@ def test_a_graph_can_be_used_twice() -> None:
 def test_a_recomputed_model_keeps_less(kept_bytes) -> None:
     x = torch.randn(4, 1, 28, 28)
     sizes = []
-    for checkpoint in (False, True):
-        module = sg.models.resnet(sg.se2(8), width=0.25, kernel=KERNEL, checkpoint=checkpoint)
+    for recompute in (False, True):
+        module = sg.models.resnet(sg.se2(8), width=0.25, kernel=KERNEL, recompute=recompute)
         sizes.append(kept_bytes(lambda module=module: module(x)))
     assert sizes[1] < sizes[0] / 3
     block, lifted = module[3], 4 * 8 * 8 * 28 * 28 * 4
@@ -160,7 +160,7 @@ def test_a_recomputed_model_keeps_less(kept_bytes) -> None:
 
 
 def test_without_gradients_nothing_is_checkpointed() -> None:
-    module = sg.models.resnet(sg.se2(4), width=0.1, kernel=KERNEL, checkpoint=True).eval()
+    module = sg.models.resnet(sg.se2(4), width=0.1, kernel=KERNEL, recompute=True).eval()
     reference = sg.models.resnet(sg.se2(4), width=0.1, kernel=KERNEL).eval()
     reference.load_state_dict(module.state_dict())
     with torch.no_grad():
@@ -168,10 +168,10 @@ def test_without_gradients_nothing_is_checkpointed() -> None:
 
 
 def test_segments() -> None:
-    model = sg.models.resnet(sg.se2(4), width=0.1, checkpoint=True)
+    model = sg.models.resnet(sg.se2(4), width=0.1, recompute=True)
     assert [len(segment) for segment in model.segments()] == [3, 1, 3, 1, 3, 3, 6]
     assert isinstance(model[:3], Recomputed)
-    small = sg.models.allcnnc(sg.se2(4), width=0.1, checkpoint=True)
+    small = sg.models.allcnnc(sg.se2(4), width=0.1, recompute=True)
     assert sum(len(segment) for segment in small.segments()) == len(small)
 
 

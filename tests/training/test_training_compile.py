@@ -73,8 +73,8 @@ def test_a_missing_compiler_is_a_message(monkeypatch, tmp_path, capsys):
 
 def test_a_recipe_can_recompute_activations(monkeypatch):
     monkeypatch.setattr(TrainingCLI, "fit", lambda self, **_: None)
-    built = TrainingCLI(["fit", *RECIPE, "--model.network.checkpoint=true"])
-    assert built.model.net[3].checkpoint
+    built = TrainingCLI(["fit", *RECIPE, "--model.network.recompute=true"])
+    assert built.model.net[3].recompute
     kept = TrainingCLI(["fit", *RECIPE])
-    assert not kept.model.net[3].checkpoint
+    assert not kept.model.net[3].recompute
     assert list(built.model.state_dict()) == list(kept.model.state_dict())

@@ -18,21 +18,21 @@ class Case:
         group: the function that makes the grid.
         counts: its number of elements per axis.
         factorisation: of the kernels.
-        checkpoint: whether activations are computed again in the backward pass.
+        recompute: whether activations are computed again in the backward pass.
     """
 
     kind: str
     group: str = ""
     counts: tuple[int, ...] = ()
     factorisation: str = ""
-    checkpoint: bool = False
+    recompute: bool = False
 
     @property
     def name(self) -> str:
         """How the command line calls it, e.g. `sim2-4x4-h_separable`."""
         counts = "x".join(map(str, self.counts))
         kind = "" if self.kind == "resnet" else self.kind
-        parts = (kind, self.group, counts, self.factorisation, "checkpoint" if self.checkpoint else "")
+        parts = (kind, self.group, counts, self.factorisation, "recompute" if self.recompute else "")
         return "-".join(part for part in parts if part)
 
     @property
@@ -43,7 +43,7 @@ class Case:
         group = " ".join([LABELS[self.group], "×".join(map(str, self.counts))])
         if self.kind == "escnn":
             return f"escnn, {group}, regular"
-        return f"{group}, {self.factorisation}" + (", checkpoint" if self.checkpoint else "")
+        return f"{group}, {self.factorisation}" + (", recompute" if self.recompute else "")
 
     @property
     def size(self) -> int:
@@ -66,7 +66,7 @@ CASES = (
     Case("resnet", "sim2", (4, 4), "separable"),
     Case("resnet", "sim2", (4, 4), "h_separable"),
     Case("resnet", "sim2", (8, 8), "h_separable"),
-    Case("resnet", "sim2", (8, 8), "h_separable", checkpoint=True),
+    Case("resnet", "sim2", (8, 8), "h_separable", recompute=True),
 )
 QUICK = ("se2-4-separable", "sim2-4x4-h_separable")
 

@@ -67,7 +67,7 @@ def build(case: dict[str, Any], width: float) -> nn.Module:
         factorisation=case["factorisation"],
         kernel=sg.KernelConfig(layers=1),
         width=width,
-        checkpoint=case["checkpoint"],
+        recompute=case["recompute"],
     )
 
 

@@ -49,25 +49,25 @@ def _panel(axes: Axes, measured: Sequence[Measurement], phase: str) -> None:
     for m in measured:
         spread = ratio(m, phase)
         if spread is not None and m.case.kind != "plain":
-            key = (m.case.kind, m.case.group, m.case.factorisation, m.case.checkpoint)
+            key = (m.case.kind, m.case.group, m.case.factorisation, m.case.recompute)
             series.setdefault(key, []).append((m.case.size, spread.low, spread.median, spread.high))
-    for (kind, group, factorisation, checkpoint), points in series.items():
-        if checkpoint and phase == "infer":
+    for (kind, group, factorisation, recompute), points in series.items():
+        if recompute and phase == "infer":
             continue
         sizes, lows, medians, highs = zip(*sorted(points), strict=True)
         sizes = [size * BESIDE.get(group, 1) for size in sizes]
         bars = [[m - low for m, low in zip(medians, lows, strict=True)]]
         bars += [[high - m for m, high in zip(medians, highs, strict=True)]]
         name = "regular" if kind == "escnn" else factorisation
-        label = f"{'escnn, ' if kind == 'escnn' else ''}{LABELS[group]}, {name}{', checkpoint' if checkpoint else ''}"
+        label = f"{'escnn, ' if kind == 'escnn' else ''}{LABELS[group]}, {name}{', recompute' if recompute else ''}"
         axes.errorbar(
             sizes,
             medians,
             yerr=bars,
             fmt=f"{MARKERS[group]}-",
             color=COLOURS[factorisation],
-            markerfacecolor="white" if checkpoint else COLOURS[factorisation],
-            markeredgecolor=COLOURS[factorisation] if checkpoint else "white",
+            markerfacecolor="white" if recompute else COLOURS[factorisation],
+            markeredgecolor=COLOURS[factorisation] if recompute else "white",
             markersize=7,
             linewidth=1.2,
             capsize=2,

@@ -22,7 +22,7 @@ def allcnnc(
     width: float = 1.0,
     kernel_size: int = 3,
     dropout: float = 1.0,
-    checkpoint: bool = False,
+    recompute: bool = False,
 ) -> nn.Sequential:
     """Seven convolutions with spatial extent and two without, pooled to logits over the group.
 
@@ -35,7 +35,7 @@ def allcnnc(
         width: multiplies all hidden channel counts.
         kernel_size: odd width of the kernels in pixels.
         dropout: multiplies the rates of dropout; 0 leaves it out.
-        checkpoint: whether to compute activations again in the backward pass instead of keeping them.
+        recompute: whether to compute activations again in the backward pass instead of keeping them.
 
     Shapes:
         `(b, in_channels, y, x)` → `(b, num_classes)`
@@ -47,7 +47,7 @@ def allcnnc(
     def conv(before: int, after: int, size: int) -> list[nn.Module]:
         return [GroupConv(before, after, size, **shared), BatchNorm(after), nn.ReLU()]
 
-    sequence = Recomputed if checkpoint else nn.Sequential
+    sequence = Recomputed if recompute else nn.Sequential
     return sequence(
         nn.Dropout(0.2 * dropout),
         LiftingConv(in_channels, narrow, kernel_size, grid=grid, kernel=kernel),

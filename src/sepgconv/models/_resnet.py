@@ -28,7 +28,7 @@ def resnet(
     width: float = 1.0,
     image_size: int = 28,
     dropout: float = 1.0,
-    checkpoint: bool = False,
+    recompute: bool = False,
 ) -> nn.Sequential:
     """The paper's shallow ResNet; on `translation2()` with `factorisation="nonseparable"` it is the plain baseline.
 
@@ -41,7 +41,7 @@ def resnet(
         width: multiplies all channel counts but the classifier's.
         image_size: height of the images in pixels, from which the last kernel's size follows.
         dropout: multiplies the rate of dropout; 0 leaves it out.
-        checkpoint: whether to compute activations again in the backward pass instead of keeping them.
+        recompute: whether to compute activations again in the backward pass instead of keeping them.
 
     Shapes:
         `(b, in_channels, y, x)` → `(b, num_classes)`
@@ -50,16 +50,16 @@ def resnet(
     grid = copy.deepcopy(grid)  # whose shift is the model's alone
     shared = {"grid": grid, "factorisation": factorisation, "kernel": kernel}
     last = min(max(image_size // 4 - 7, 3), 11)
-    sequence = Recomputed if checkpoint else nn.Sequential
+    sequence = Recomputed if recompute else nn.Sequential
     return sequence(
         LiftingConv(in_channels, narrow, 7, grid=grid, kernel=kernel),
         BatchNorm(narrow),
         nn.ReLU(),
-        ResidualBlock(narrow, narrow, 7, checkpoint=checkpoint, **shared),
+        ResidualBlock(narrow, narrow, 7, recompute=recompute, **shared),
         BatchNorm(narrow),
         SpatialPool("max", 2),
         nn.ReLU(),
-        ResidualBlock(narrow, wide, 7, checkpoint=checkpoint, **shared),
+        ResidualBlock(narrow, wide, 7, recompute=recompute, **shared),
         BatchNorm(wide),
         SpatialPool("max", 2),
         nn.ReLU(),

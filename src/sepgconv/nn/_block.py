@@ -30,7 +30,7 @@ class ResidualBlock(nn.Module):
         out_grid: where the output lives, if elsewhere.
         factorisation: as in `GroupConv`.
         kernel: settings of the kernel networks.
-        checkpoint: whether to compute activations again in the backward pass instead of keeping them: about half
+        recompute: whether to compute activations again in the backward pass instead of keeping them: about half
             of the memory for a fifth more time, and the same numbers.
 
     Shapes:
@@ -47,10 +47,10 @@ class ResidualBlock(nn.Module):
         out_grid: Grid | None = None,
         factorisation: str | Sequence[Factor] = "separable",
         kernel: KernelConfig = KernelConfig(),
-        checkpoint: bool = False,
+        recompute: bool = False,
     ) -> None:
         super().__init__()
-        self.checkpoint = checkpoint
+        self.recompute = recompute
         target = grid if out_grid is None else out_grid
         shared = {"grid": grid, "factorisation": factorisation}
         self.conv1 = GroupConv(in_channels, in_channels, kernel_size, kernel=kernel, **shared)
@@ -63,7 +63,7 @@ class ResidualBlock(nn.Module):
             shortcut = GroupConv(in_channels, out_channels, 1, kernel=narrow, out_grid=target, **shared)
             shortcut.redraws = False  # conv2 has just moved the grid on which the two are added
             self.shortcut = shortcut
-        for conv in self.children() if checkpoint else ():
+        for conv in self.children() if recompute else ():
             if isinstance(conv, GroupConv):
                 conv.save_memory()
 
@@ -90,9 +90,9 @@ class ResidualBlock(nn.Module):
 
     def _segment(self, function: Callable[[Tensor], Tensor], features: Tensor, *modules: nn.Module) -> Tensor:
         """`function(features)`, which runs these modules: what is computed again at a time, so the less the better."""
-        again = self.checkpoint and not isinstance(function, nn.Identity)
+        again = self.recompute and not isinstance(function, nn.Identity)
         return recompute(function, modules, features) if again else function(features)
 
     def extra_repr(self) -> str:
         """Whether activations are computed again."""
-        return "checkpoint=True" if self.checkpoint else ""
+        return "recompute=True" if self.recompute else ""

@@ -78,7 +78,7 @@ class NetworkConfig:
         in_channels: channels of the images.
         num_classes: number of logits.
         image_size: height and width of the images.
-        checkpoint: whether to compute activations again in the backward pass instead of keeping them.
+        recompute: whether to compute activations again in the backward pass instead of keeping them.
     """
 
     name: str = "resnet"
@@ -89,7 +89,7 @@ class NetworkConfig:
     in_channels: int = 1
     num_classes: int = 10
     image_size: int = 28
-    checkpoint: bool = False
+    recompute: bool = False
 
     def build(self, grid: Grid) -> nn.Module:
         """The network on a grid."""
@@ -100,7 +100,7 @@ class NetworkConfig:
             "kernel": self.kernel,
             "width": self.width,
             "dropout": self.dropout,
-            "checkpoint": self.checkpoint,
+            "recompute": self.recompute,
         }
         # Only some architectures depend on the size of the images.
         if "image_size" in inspect.signature(getattr(models, self.name, object)).parameters:
@@ -173,5 +173,6 @@ _DEFAULTS: dict[str, tuple[type[torch.optim.Adam], float, float]] = {
 
 
 def network_config(plain: Mapping[str, Any]) -> NetworkConfig:
-    """A network's settings out of the plain values that a checkpoint holds."""
+    """A network's settings out of the plain values that a checkpoint holds, under today's names."""
+    plain = {"recompute" if key == "checkpoint" else key: value for key, value in plain.items()}
     return NetworkConfig(**{**plain, "kernel": KernelConfig(**plain.get("kernel", {}))})

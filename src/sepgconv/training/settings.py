@@ -11,7 +11,7 @@ MAY_CHANGE = frozenset(
         # how the network is executed, not what it computes
         "model.compile",
         "model.channels_last",
-        "model.network.checkpoint",
+        "model.network.recompute",
         # where the data lies, and how a finished run is tested, which `result.json` says
         "data.root",
         "data.rotate_test",
