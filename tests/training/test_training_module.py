@@ -25,6 +25,9 @@ def test_a_classifier_is_made_again_from_its_plain_settings():
     assert (again.network, again.grid, again.optimiser) == (first.network, first.grid, first.optimiser)
     assert (again.label_smoothing, again.channels_last, again.seed) == (0.1, True, 3)
     again.load_state_dict(first.state_dict())
+    earlier = {**first.hparams["network"]}
+    earlier["checkpoint"] = not earlier.pop("recompute")  # as it was called once
+    assert Classifier.from_config({**first.hparams, "network": earlier}).network.recompute
 
 
 @pytest.mark.parametrize("group", ["se2", "scale2", "sim2", "translation2"])
