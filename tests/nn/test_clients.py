@@ -60,7 +60,7 @@ def subclassed_norm(module: sg.ResidualBlock) -> None:
 
 def patched(module: sg.ResidualBlock) -> None:
     forward = module.conv2.forward
-    module.conv2.forward = lambda x: forward(x) - 1
+    module.conv2.forward = lambda x: forward(x).square()  # which no norm undoes
 
 
 def offloaded(module: sg.ResidualBlock) -> None:
