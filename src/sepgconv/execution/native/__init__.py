@@ -6,5 +6,6 @@ kernel does not apply: another device or dtype, autocast, a transform of `torch.
 
 from sepgconv.execution.native._depthwise import depthwise
 from sepgconv.execution.native._library import Status, status
+from sepgconv.execution.native._norm import batch_norm
 
-__all__ = ["Status", "depthwise", "status"]
+__all__ = ["Status", "batch_norm", "depthwise", "status"]

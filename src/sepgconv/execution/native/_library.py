@@ -70,15 +70,10 @@ def _open() -> ctypes.CDLL:
     if not checkout:
         raise OSError(f"{path.name} was built from other sources: install the package again")
     try:
-        # A path that is open already would be opened again as it was, so that it needs another name for now.
-        return _typed(ctypes.CDLL(str(_build.build(HERE)))) if found is None else _reopened(_build.build(HERE))
+        path = _build.build(HERE)
     except OSError as error:
         raise OSError(f"not built: {error}") from error
-
-
-def _reopened(path: Path) -> ctypes.CDLL:
-    """The new library where an older one of that name is loaded."""
-    return _typed(ctypes.CDLL(f"{path.parent}{os.sep}.{os.sep}{path.name}"))
+    return _typed(ctypes.CDLL(f"{HERE}{os.sep}.{os.sep}{path.name}"))  # by its own name the old one would come again
 
 
 def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
@@ -89,6 +84,8 @@ def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
     found.sepgconv_use_pool.argtypes, found.sepgconv_use_pool.restype = [pointer], None
     found.sepgconv_depthwise.argtypes = [pointer, integer]
     found.sepgconv_depthwise_weight.argtypes = found.sepgconv_depthwise_input.argtypes = [pointer, pointer, integer]
+    for step in (found.sepgconv_norm_statistics, found.sepgconv_norm_result, found.sepgconv_norm_backward):
+        step.argtypes = [pointer, integer]
     return found
 
 

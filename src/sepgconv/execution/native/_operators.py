@@ -37,4 +37,6 @@ def checked(name: str, *arguments: Any) -> None:
 
 def rows(images: Tensor) -> Tensor:
     """Images `(b, c, y, x)` that lie in memory as `(b, y, x, c)`, without gaps."""
+    if images.is_contiguous(memory_format=torch.channels_last):
+        return images
     return images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)

@@ -11,8 +11,13 @@
 
 #define DECLARE(suffix) \
     int depthwise_forward_##suffix(const sepgconv_convolution *, int); \
-    int depthwise_weight_##suffix(const sepgconv_convolution *, float *, int);
-#define BUILD(suffix) {#suffix, depthwise_forward_##suffix, depthwise_weight_##suffix}
+    int depthwise_weight_##suffix(const sepgconv_convolution *, float *, int); \
+    int norm_statistics_##suffix(const sepgconv_norm *, int); \
+    int norm_result_##suffix(const sepgconv_norm *, int); \
+    int norm_backward_##suffix(const sepgconv_norm *, int);
+#define BUILD(suffix) \
+    {#suffix, depthwise_forward_##suffix, depthwise_weight_##suffix, \
+     norm_statistics_##suffix, norm_result_##suffix, norm_backward_##suffix}
 
 DECLARE(base)
 #ifdef WIDE
@@ -64,6 +69,10 @@ PUBLIC int sepgconv_depthwise(const sepgconv_convolution *a, int threads) { retu
 PUBLIC int sepgconv_depthwise_weight(const sepgconv_convolution *a, float *gradient, int threads) {
     return build()->depthwise_weight(a, gradient, threads);
 }
+
+PUBLIC int sepgconv_norm_statistics(const sepgconv_norm *a, int threads) { return build()->norm_statistics(a, threads); }
+PUBLIC int sepgconv_norm_result(const sepgconv_norm *a, int threads) { return build()->norm_result(a, threads); }
+PUBLIC int sepgconv_norm_backward(const sepgconv_norm *a, int threads) { return build()->norm_backward(a, threads); }
 
 /* The gradient for x at the pixels of one phase is a convolution with stride 1 of the result's gradient with those taps
    that reach them, turned round: x = s·u + r meets the taps q + s·m with q = (r + pad) mod s at the results u + e − m,

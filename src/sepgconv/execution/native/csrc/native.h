@@ -29,11 +29,24 @@ typedef int sepgconv_forward(const sepgconv_convolution *, int threads);
 /* The gradients of a convolution whose `y` is the result's gradient: for the kernel, contiguous (c, ky, kx), and for x. */
 typedef int sepgconv_backward(const sepgconv_convolution *, float *gradient, int threads);
 
+/* Batch norm of contiguous rows (rows, channels). Statistics write mean and variance, the others read them; the gradients
+   need `grad`, the result's gradient, and may write `y`, that of x, over it. weight and bias may be missing. */
+typedef struct {
+    const float *x, *grad, *weight, *bias;
+    float *y, *grad_weight, *grad_bias;
+    double *mean, *variance;
+    int64_t rows, channels, relu;
+    double eps;
+} sepgconv_norm;
+
+typedef int sepgconv_norm_step(const sepgconv_norm *, int threads);
+
 /* One build of the operations. */
 typedef struct {
     const char *name;
     sepgconv_forward *depthwise;
     sepgconv_backward *depthwise_weight;
+    sepgconv_norm_step *norm_statistics, *norm_result, *norm_backward;
 } sepgconv_build;
 
 #endif

@@ -36,6 +36,27 @@ INLINE vec load(const float *p) { /* from anywhere */
 
 INLINE void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
 
+/* Past the cache, to an aligned place: saves reading what will be written over. Where that is not known, an ordinary
+   store. Such stores are settled before another thread is told about them. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#if LANES == 16
+INLINE void store_past_cache(float *p, vec v) { __builtin_ia32_movntps512(p, v); }
+#elif LANES == 8
+INLINE void store_past_cache(float *p, vec v) { __builtin_ia32_movntps256(p, v); }
+#else
+INLINE void store_past_cache(float *p, vec v) { __builtin_ia32_movntps(p, v); }
+#endif
+#elif defined(__clang__)
+INLINE void store_past_cache(float *p, vec v) { __builtin_nontemporal_store(v, (vec *)p); }
+#else
+INLINE void store_past_cache(float *p, vec v) { store(p, v); }
+#endif
+#ifdef __x86_64__
+INLINE void settle_stores(void) { __builtin_ia32_sfence(); }
+#else
+INLINE void settle_stores(void) {}
+#endif
+
 INLINE vec splat(float x) { return (vec){0} + x; }
 
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
