@@ -84,8 +84,8 @@ def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
     found.sepgconv_use_pool.argtypes, found.sepgconv_use_pool.restype = [pointer], None
     found.sepgconv_depthwise.argtypes = [pointer, integer]
     found.sepgconv_depthwise_weight.argtypes = found.sepgconv_depthwise_input.argtypes = [pointer, pointer, integer]
-    for step in (found.sepgconv_norm_statistics, found.sepgconv_norm_result, found.sepgconv_norm_backward):
-        step.argtypes = [pointer, integer]
+    for name in ("norm_statistics", "norm_result", "norm_backward", "pool_result", "pool_backward"):
+        getattr(found, f"sepgconv_{name}").argtypes = [pointer, integer]
     return found
 
 

@@ -41,12 +41,25 @@ typedef struct {
 
 typedef int sepgconv_norm_step(const sepgconv_norm *, int threads);
 
+/* Max pooling of rows (b, y, x, c) with square windows. Results write `y` and, if there is a place for them, `places`
+   in the windows; gradients read `grad` and `places` and write `y`, now of x's size. */
+typedef struct {
+    const float *x, *grad;
+    float *y;
+    uint8_t *places;
+    int64_t batch, channels, in_y, in_x, out_y, out_x;
+    int64_t size, stride, pad;
+} sepgconv_pool;
+
+typedef int sepgconv_pool_step(const sepgconv_pool *, int threads);
+
 /* One build of the operations. */
 typedef struct {
     const char *name;
     sepgconv_forward *depthwise;
     sepgconv_backward *depthwise_weight;
     sepgconv_norm_step *norm_statistics, *norm_result, *norm_backward;
+    sepgconv_pool_step *pool_result, *pool_backward;
 } sepgconv_build;
 
 #endif
