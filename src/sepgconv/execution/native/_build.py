@@ -57,7 +57,7 @@ def build(directory: Path, sources: Path = SOURCES) -> Path:
             widths = {"base": []} if file.name in ONCE or not wide else WIDTHS
             for width, flags in widths.items():
                 objects.append(str(Path(place, f"{file.stem}-{width}.o")))
-                macros = [f"-DSUFFIX={width}", f'-DSOURCE="{source_hash(sources)}"', *["-DWIDE"] * wide]
+                macros = [f"-DSUFFIX={width}", f'-DSOURCE="{source_hash(sources)}"', *["-DX86"] * wide]
                 _run([*command, *flags, *macros, "-c", str(file), "-o", objects[-1]])
         linked = Path(place, LIBRARY)
         _run([*command, "-shared", *objects, "-o", str(linked), "-lpthread", "-lm"])

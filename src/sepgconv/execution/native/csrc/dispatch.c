@@ -23,7 +23,7 @@
      pool_result_##suffix, pool_backward_##suffix}
 
 DECLARE(base)
-#ifdef WIDE
+#ifdef X86
 DECLARE(avx2)
 DECLARE(avx512)
 static const sepgconv_build builds[] = {BUILD(base), BUILD(avx2), BUILD(avx512)};
@@ -35,7 +35,7 @@ static const sepgconv_build builds[] = {BUILD(base)};
 static const sepgconv_build *chosen = NULL;
 
 static int runs_here(const char *name) {
-#ifdef WIDE
+#ifdef X86
     __builtin_cpu_init();
     int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (!strcmp(name, "avx2")) return avx2;
