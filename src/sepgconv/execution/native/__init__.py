@@ -5,8 +5,9 @@ kernel does not apply: another device or dtype, autocast, a transform of `torch.
 """
 
 from sepgconv.execution.native._depthwise import depthwise
+from sepgconv.execution.native._fourier import circular_product
 from sepgconv.execution.native._library import Status, status
 from sepgconv.execution.native._norm import batch_norm
 from sepgconv.execution.native._pool import max_pool
 
-__all__ = ["Status", "batch_norm", "depthwise", "max_pool", "status"]
+__all__ = ["Status", "batch_norm", "circular_product", "depthwise", "max_pool", "status"]

@@ -53,6 +53,16 @@ typedef struct {
 
 typedef int sepgconv_pool_step(const sepgconv_pool *, int threads);
 
+/* The real Fourier transform over 4, 8, 12, 16, 24 or 32 points: rows (row, point, c) to (pair of waves, row, 2, c), or
+   back. */
+typedef struct {
+    const float *from;
+    float *to;
+    int64_t rows, points, channels, back;
+} sepgconv_fourier;
+
+typedef int sepgconv_fourier_step(const sepgconv_fourier *, int threads);
+
 /* One build of the operations. */
 typedef struct {
     const char *name;
@@ -60,6 +70,7 @@ typedef struct {
     sepgconv_backward *depthwise_weight;
     sepgconv_norm_step *norm_statistics, *norm_result, *norm_backward;
     sepgconv_pool_step *pool_result, *pool_backward;
+    sepgconv_fourier_step *fourier;
 } sepgconv_build;
 
 #endif
