@@ -5,7 +5,7 @@ kernel does not apply: another device or dtype, autocast, a transform of `torch.
 """
 
 from sepgconv.execution.native._depthwise import depthwise
-from sepgconv.execution.native._fourier import circular_product
+from sepgconv.execution.native._circular import circular_product
 from sepgconv.execution.native._library import Status, status
 from sepgconv.execution.native._norm import batch_norm
 from sepgconv.execution.native._pool import max_pool

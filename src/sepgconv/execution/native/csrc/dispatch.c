@@ -17,11 +17,12 @@
     int norm_backward_##suffix(const sepgconv_norm *, int); \
     int pool_result_##suffix(const sepgconv_pool *, int); \
     int pool_backward_##suffix(const sepgconv_pool *, int); \
-    int fourier_##suffix(const sepgconv_fourier *, int);
+    int circular_##suffix(const sepgconv_circular *, int); \
+    int circular_backward_##suffix(const sepgconv_circular *, int);
 #define BUILD(suffix) \
     {#suffix, depthwise_forward_##suffix, depthwise_weight_##suffix, \
      norm_statistics_##suffix, norm_result_##suffix, norm_backward_##suffix, \
-     pool_result_##suffix, pool_backward_##suffix, fourier_##suffix}
+     pool_result_##suffix, pool_backward_##suffix, circular_##suffix, circular_backward_##suffix}
 
 DECLARE(base)
 #ifdef X86
@@ -79,7 +80,10 @@ PUBLIC int sepgconv_norm_result(const sepgconv_norm *a, int threads) { return bu
 PUBLIC int sepgconv_norm_backward(const sepgconv_norm *a, int threads) { return build()->norm_backward(a, threads); }
 PUBLIC int sepgconv_pool_result(const sepgconv_pool *a, int threads) { return build()->pool_result(a, threads); }
 PUBLIC int sepgconv_pool_backward(const sepgconv_pool *a, int threads) { return build()->pool_backward(a, threads); }
-PUBLIC int sepgconv_fourier_transform(const sepgconv_fourier *a, int threads) { return build()->fourier(a, threads); }
+PUBLIC int sepgconv_circular_product(const sepgconv_circular *a, int threads) { return build()->circular(a, threads); }
+PUBLIC int sepgconv_circular_gradients(const sepgconv_circular *a, int threads) {
+    return build()->circular_backward(a, threads);
+}
 
 /* The gradient for x at the pixels of one phase is a convolution with stride 1 of the result's gradient with those taps
    that reach them, turned round: x = s·u + r meets the taps q + s·m with q = (r + pad) mod s at the results u + e − m,

@@ -95,4 +95,24 @@ INLINE void transform_back(const int n, const waves *w, const float *from, int64
     UNROLL for (int t = 1; t < half; t++) store(x + t * step, e[t] + o[t]), store(x + (n - t) * step, e[t] - o[t]);
 }
 
+/* All channels of one row, there or back: points `step` apart in x, waves `pair` and `second` apart. Channels beyond the
+   last full vector go through a small array of their own. */
+INLINE void row_transform(const int n, const waves *w, const int back, int64_t channels, float *x, int64_t step,
+                          float *to, int64_t pair, int64_t second) {
+    int64_t v = 0;
+    for (; v + LANES <= channels; v += LANES)
+        back ? transform_back(n, w, to + v, pair, second, x + v, step)
+             : transform(n, w, x + v, step, to + v, pair, second);
+    if (v == channels) return;
+    const size_t size = (size_t)(channels - v) * sizeof(float);
+    float in[POINTS * LANES] = {0}, out[POINTS * LANES];
+    for (int t = 0; t < n; t++)
+        memcpy(in + t * LANES, back ? to + v + t / 2 * pair + t % 2 * second : x + v + t * step, size);
+    back ? transform_back(n, w, in, 2 * LANES, LANES, out, LANES) : transform(n, w, in, LANES, out, 2 * LANES, LANES);
+    for (int t = 0; t < n; t++)
+        memcpy(back ? x + v + t * step : to + v + t / 2 * pair + t % 2 * second, out + t * LANES, size);
+}
+
+#define FOR_POINTS(CASE) CASE(4) CASE(8) CASE(12) CASE(16) CASE(24) CASE(32)
+
 #endif

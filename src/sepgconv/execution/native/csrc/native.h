@@ -53,15 +53,17 @@ typedef struct {
 
 typedef int sepgconv_pool_step(const sepgconv_pool *, int threads);
 
-/* The real Fourier transform over 4, 8, 12, 16, 24 or 32 points: rows (row, point, c) to (pair of waves, row, 2, c), or
-   back. */
+/* Products of rows (row, point, in) with a circulant table of matrices over 4, 8, 12, 16, 24 or 32 points, whose block
+   (2·in, 2·out) of each pair of waves is given with strides. Gradients read `grad` and `x` and write, if there is a place
+   for them, `y`, now of x's size, and a contiguous `grad_weight`. */
 typedef struct {
-    const float *from;
-    float *to;
-    int64_t rows, points, channels, back;
-} sepgconv_fourier;
+    const float *x, *grad, *weight;
+    float *y, *grad_weight;
+    int64_t rows, points, in, out;
+    int64_t weight_pair, weight_in, weight_out;
+} sepgconv_circular;
 
-typedef int sepgconv_fourier_step(const sepgconv_fourier *, int threads);
+typedef int sepgconv_circular_step(const sepgconv_circular *, int threads);
 
 /* One build of the operations. */
 typedef struct {
@@ -70,7 +72,7 @@ typedef struct {
     sepgconv_backward *depthwise_weight;
     sepgconv_norm_step *norm_statistics, *norm_result, *norm_backward;
     sepgconv_pool_step *pool_result, *pool_backward;
-    sepgconv_fourier_step *fourier;
+    sepgconv_circular_step *circular, *circular_backward;
 } sepgconv_build;
 
 #endif
