@@ -19,6 +19,8 @@ int sepgconv_norm_result(const sepgconv_norm *, int);
 int sepgconv_norm_backward(const sepgconv_norm *, int);
 int sepgconv_pool_result(const sepgconv_pool *, int);
 int sepgconv_pool_backward(const sepgconv_pool *, int);
+int sepgconv_circular_product(const sepgconv_circular *, int);
+int sepgconv_circular_gradients(const sepgconv_circular *, int);
 
 static const double UNIT = 1. / (1 << 24);
 static int wrong = 0, tried = 0;
@@ -140,6 +142,49 @@ static void pool(int threads) {
     free(x), free(dx), free(y), free(g), free(ey), free(ex), free(places);
 }
 
+/* The basis: wave m at point t. */
+static double wave(int64_t n, int64_t m, int64_t t) {
+    const double angle = 2 * 3.14159265358979323846 * (double)(m / 2 * t % n) / (double)n;
+    if (m < 2) return (m && t % 2 ? -1 : 1) / sqrt((double)n);
+    return sqrt(2. / (double)n) * (m % 2 ? sin(angle) : cos(angle));
+}
+
+/* Rows (row, n, c) to (row, n, c) in the basis, or back. */
+static void change(const double *from, double *to, int64_t rows, int64_t n, int64_t c, int back) {
+    for (int64_t i = 0; i < rows * n * c; i++)
+        for (int64_t t = 0; t < n; t++)
+            to[i] += from[i / (n * c) * n * c + t * c + i % c] * (back ? wave(n, t, i / c % n) : wave(n, i / c % n, t));
+}
+
+static void circular(int threads) {
+    static const int64_t points[] = {4, 8, 12, 16, 24, 32};
+    sepgconv_circular a = {.rows = draw(60), .points = points[draw(6)], .in = 1 + draw(20), .out = 1 + draw(20)};
+    int64_t n = a.points, ins = a.rows * n * a.in, outs = a.rows * n * a.out, size = n / 2 * 4 * a.in * a.out;
+    float *x = numbers(ins), *g = numbers(outs), *w = numbers(size), *y = numbers(outs), *dx = numbers(ins);
+    float *dw = numbers(size);
+    double *fx = zeros(ins), *fg = zeros(outs), *fy = zeros(outs), *fdx = zeros(ins), *ew = zeros(size), *d = zeros(ins);
+    double *e = zeros(outs), *ey = zeros(outs), *ex = zeros(ins);
+    for (int64_t i = 0; i < ins; i++) d[i] = x[i];
+    for (int64_t i = 0; i < outs; i++) e[i] = g[i];
+    change(d, fx, a.rows, n, a.in, 0), change(e, fg, a.rows, n, a.out, 0);
+    for (int64_t r = 0; r < a.rows; r++)
+        for (int64_t k = 0; k < size; k++) {
+            int64_t pair = k / (4 * a.in * a.out), i = k / (2 * a.out) % (2 * a.in), o = k % (2 * a.out);
+            int64_t at = (r * n + 2 * pair) * a.in + i, to = (r * n + 2 * pair) * a.out + o;
+            fy[to] += fx[at] * w[k], fdx[at] += fg[to] * w[k], ew[k] += fx[at] * fg[to];
+        }
+    change(fy, ey, a.rows, n, a.out, 1), change(fdx, ex, a.rows, n, a.in, 1);
+    a.x = x, a.weight = w, a.y = y, a.weight_pair = 4 * a.in * a.out, a.weight_in = 2 * a.out, a.weight_out = 1;
+    wrong += sepgconv_circular_product(&a, threads);
+    a.y = draw(4) ? dx : NULL, a.grad = g, a.grad_weight = draw(4) ? dw : NULL;
+    wrong += sepgconv_circular_gradients(&a, threads);
+    compare("circular_product", y, ey, NULL, outs, 2000); /* sums of some hundred terms of size 4 */
+    if (a.y) compare("circular_gradients for x", dx, ex, NULL, ins, 2000);
+    if (a.grad_weight) compare("circular_gradients for the matrices", dw, ew, NULL, size, 2000);
+    free(x), free(g), free(w), free(y), free(dx), free(dw), free(fx), free(fg), free(fy), free(fdx), free(ew), free(d);
+    free(e), free(ey), free(ex);
+}
+
 int main(int count, char **arguments) {
     int rounds = count > 1 ? atoi(arguments[1]) : 200;
     const char *builds[] = {"base", "avx2", "avx512"};
@@ -148,7 +193,7 @@ int main(int count, char **arguments) {
             printf("%s: not here\n", builds[n]);
             continue;
         }
-        for (int r = 0; r < rounds; r++) convolution(1 + r % 3), norm(1 + r % 3), pool(1 + r % 3);
+        for (int r = 0; r < rounds; r++) convolution(1 + r % 3), norm(1 + r % 3), pool(1 + r % 3), circular(1 + r % 3);
         printf("%s: %d results compared, %d wrong\n", builds[n], tried, wrong);
     }
     return wrong > 0;

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from sepgconv.execution.native import _build, _library
+from sepgconv.execution.native._circular import _Circular
+from sepgconv.execution.native._depthwise import _Convolution
+from sepgconv.execution.native._norm import _Norm
+from sepgconv.execution.native._pool import _Pool
 
 
 @pytest.fixture
@@ -24,11 +29,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def small(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Sources that compile at once."""
     folder = tmp_path_factory.mktemp("csrc")
-    names = ("sepgconv_use_vectors", "sepgconv_use_pool", "sepgconv_depthwise", "sepgconv_depthwise_weight")
     others = [name for name in _functions() if name not in ("sepgconv_source", "sepgconv_vectors")]
-    assert set(names) <= set(others)
     show = '__attribute__((visibility("default")))'
-    lines = [f'{show} const char *sepgconv_source(void) {{ return SOURCE; }}']
+    lines = [f"{show} const char *sepgconv_source(void) {{ return SOURCE; }}"]
     lines += [f'{show} const char *sepgconv_vectors(void) {{ return "base"; }}']
     lines += [f"{show} int {name}(void) {{ return 0; }}" for name in others]
     (folder / "dispatch.c").write_text("\n".join(lines))
@@ -89,7 +92,9 @@ def test_a_library_without_our_functions_is_not_used(place: Path, small: Path, m
     assert "sepgconv_depthwise_weight" in load().reason
 
 
-def test_a_library_of_other_sources_is_told_and_a_checkout_builds_it_again(place: Path, small: Path, monkeypatch) -> None:
+def test_a_library_of_other_sources_is_told_and_a_checkout_builds_it_again(
+    place: Path, small: Path, monkeypatch
+) -> None:
     with_compiler(monkeypatch)
     _build.build(place)
     assert load().active
@@ -133,14 +138,17 @@ def test_a_folder_that_cannot_be_written_is_a_reason(place: Path, small: Path, m
     assert load().reason.startswith("not built: ")
 
 
-def test_sizes_of_structures_are_those_of_the_header() -> None:
-    from sepgconv.execution.native._depthwise import _Convolution
-
-    text = (_build.SOURCES / "native.h").read_text()
-    body = text[: text.index("} sepgconv_convolution;")].rsplit("typedef struct {", 1)[1]
-    lines = [line.split("/*")[0] for line in body.splitlines()]
-    names = [name.strip(" *;") for line in lines for name in line.removeprefix("    const").split(",") if name.strip()]
-    assert [name.split()[-1].strip("*") for name in names] == [field[0] for field in _Convolution._fields_]
+@pytest.mark.parametrize("structure", [_Convolution, _Norm, _Pool, _Circular])
+def test_structures_are_those_of_the_header(structure: type[ctypes.Structure]) -> None:
+    text, name = (_build.SOURCES / "native.h").read_text(), structure.__name__.strip("_").lower()
+    body = text[: text.index(f"}} sepgconv_{name};")].rsplit("typedef struct {", 1)[1]
+    kinds = {"int64_t": ctypes.c_int64, "double": ctypes.c_double}
+    wanted = []
+    for line in re.sub(r"/\*.*?\*/", "", body).split(";"):
+        kind, _, names = line.strip().removeprefix("const ").partition(" ")
+        for item in filter(None, (part.strip() for part in names.split(","))):
+            wanted.append((item.strip("*"), ctypes.c_void_p if item.startswith("*") else kinds[kind]))
+    assert [(field[0].removeprefix("channels_"), field[1]) for field in structure._fields_] == wanted
 
 
 def test_layers_work_without_the_kernels() -> None:

@@ -14,11 +14,19 @@ from sepgconv.execution import native
 
 UNIT = 2.0**-24
 EPS = 1e-5
-SHAPES = [(4, 32, 8, 7, 7), (3, 6, 4, 5, 5), (2, 1, 3, 5, 4), (2, 17, 1, 9), (1, 100, 2, 3, 3), (2, 3, 1), (70, 64, 8, 6, 6)]
+SHAPES = [
+    (4, 32, 8, 7, 7),
+    (3, 6, 4, 5, 5),
+    (2, 1, 3, 5, 4),
+    (2, 17, 1, 9),
+    (1, 100, 2, 3, 3),
+    (2, 3, 1),
+    (70, 64, 8, 6, 6),
+]
 
 
 def features(*shape: int, mean: float = 0.0) -> Tensor:
-    """Random `(b, c, h, …)`, in rows, each channel with another mean and deviation, and no value near its ReLU's edge."""
+    """Random `(b, c, h, …)`, in rows, every channel with its own mean and deviation, no value near its ReLU's edge."""
     b, c, h, *space = shape
     rows = torch.randn(b, *space, h, c)
     normal = (rows - rows.flatten(0, -2).mean(0)) / rows.flatten(0, -2).std(0, correction=0)
@@ -175,5 +183,7 @@ def test_second_derivatives_transforms_and_compilers() -> None:
     arguments = (flat, weight, bias, mean, variance, EPS, True, False)
     torch.library.opcheck(torch.ops.sepgconv.norm_result.default, arguments, test_utils=schema)
     torch.library.opcheck(
-        torch.ops.sepgconv.norm_backward_.default, (flat.detach().clone(), flat.detach(), *arguments[1:-1]), test_utils=schema
+        torch.ops.sepgconv.norm_backward_.default,
+        (flat.detach().clone(), flat.detach(), *arguments[1:-1]),
+        test_utils=schema,
     )

@@ -65,7 +65,7 @@ def test_results_do_not_depend_on_threads(kernels, two_threads: None) -> None:
     x, found = torch.randn(3, 24, 28, 28), []
     for threads in (2, 1, 3):
         torch.set_num_threads(threads)
-        found.append([gradients(lambda t: native.max_pool(t, *w), x) for w in ((2, 2, 0), (3, 1, 1))])
+        found.append([gradients(lambda t, w=w: native.max_pool(t, *w), x) for w in ((2, 2, 0), (3, 1, 1))])
     for other in found[1:]:
         for a, b in zip(found[0], other, strict=True):
             assert torch.equal(a[0], b[0])

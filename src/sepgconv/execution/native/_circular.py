@@ -25,13 +25,13 @@ class _Circular(ctypes.Structure):
 def circular_product(x: Tensor, weight: Tensor, basis: Tensor) -> Tensor:
     """Transforms over the circle, multiplies by one block per pair of waves, transforms back.
 
-    The basis is the orthonormal real Fourier basis, one function a row, the rows in pairs: first 1/√n and (−1)^θ/√n, then
-    √(2/n)·cos(2πfθ/n) and √(2/n)·sin(2πfθ/n) for f = 1, 2, …
+    The basis is the orthonormal real Fourier basis, one function a row, the rows in pairs: first 1/√n and (−1)^θ/√n,
+    then √(2/n)·cos(2πfθ/n) and √(2/n)·sin(2πfθ/n) for f = 1, 2, …
 
     Shapes:
         x `(…, n, i)`, weight `(pairs, 2i, 2j)`, basis `(2·pairs, n)` → `(…, n, j)`
     """
-    flat, pairs = x.reshape(-1, *x.shape[-2:]), len(weight)
+    flat = x.reshape(-1, *x.shape[-2:])
     fits = x.shape[-2] in POINTS and weight.shape[0] * 2 == x.shape[-2] and weight.shape[1] == 2 * x.shape[-1]
     if fits and weight.numel() > 0 and applies(x, weight):
         result = torch.ops.sepgconv.circular_product.default(flat, weight)
@@ -60,9 +60,7 @@ def _forward(flat: Tensor, weight: Tensor) -> Tensor:
     return result
 
 
-def _backward(
-    grad: Tensor, flat: Tensor, weight: Tensor, needs_x: bool, needs_weight: bool
-) -> tuple[Tensor, Tensor]:
+def _backward(grad: Tensor, flat: Tensor, weight: Tensor, needs_x: bool, needs_weight: bool) -> tuple[Tensor, Tensor]:
     grad, flat = grad.contiguous(), flat.contiguous()
     dx, dw = _gradients(grad, flat, weight, needs_x, needs_weight)
     places = (dx.data_ptr() if needs_x else None, dw.data_ptr() if needs_weight else None)
@@ -72,9 +70,7 @@ def _backward(
     return dx, dw
 
 
-def _gradients(
-    grad: Tensor, flat: Tensor, weight: Tensor, needs_x: bool, needs_weight: bool
-) -> tuple[Tensor, Tensor]:
+def _gradients(grad: Tensor, flat: Tensor, weight: Tensor, needs_x: bool, needs_weight: bool) -> tuple[Tensor, Tensor]:
     """Memory for the gradients; nothing for one that is not needed."""
     return flat.new_empty(flat.shape if needs_x else (0,)), weight.new_empty(weight.shape if needs_weight else (0,))
 

@@ -6,6 +6,8 @@ from torch.autograd import forward_ad
 
 from sepgconv.execution.native._library import library
 
+_level = torch._C._functorch.maybe_current_level  # pyright: ignore[reportAttributeAccessIssue]
+
 
 def applies(*tensors: Tensor | None) -> bool:
     """Whether all tensors are ordinary float32 ones on the CPU, the kernels are there, and no transform is under way.
@@ -20,10 +22,10 @@ def applies(*tensors: Tensor | None) -> bool:
         return False
     if torch.compiler.is_compiling():
         return not torch.compiler.is_exporting() and _at_hand()
-    return _at_hand() and forward_ad._current_level < 0 and not torch.jit.is_tracing()
+    return _at_hand() and forward_ad._current_level < 0 and not torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
 
 
 @torch.compiler.assume_constant_result
 def _at_hand() -> bool:
     """Whether the kernels are there and no transform is under way: for a compiler, as at the time it looks."""
-    return library() is not None and torch._C._functorch.maybe_current_level() is None
+    return library() is not None and _level() is None

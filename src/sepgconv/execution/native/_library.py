@@ -84,7 +84,15 @@ def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
     found.sepgconv_use_pool.argtypes, found.sepgconv_use_pool.restype = [pointer], None
     found.sepgconv_depthwise.argtypes = [pointer, integer]
     found.sepgconv_depthwise_weight.argtypes = found.sepgconv_depthwise_input.argtypes = [pointer, pointer, integer]
-    for name in ("norm_statistics", "norm_result", "norm_backward", "pool_result", "pool_backward", "circular_product", "circular_gradients"):
+    for name in (
+        "norm_statistics",
+        "norm_result",
+        "norm_backward",
+        "pool_result",
+        "pool_backward",
+        "circular_product",
+        "circular_gradients",
+    ):
         getattr(found, f"sepgconv_{name}").argtypes = [pointer, integer]
     return found
 

@@ -127,7 +127,9 @@ def _backward(
     needs_x: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     results = _gradients(grad, flat, weight, bias, mean, variance, eps, relu, needs_x)
-    _differentiate_into(results[0] if needs_x else None, grad, flat, weight, bias, mean, variance, eps, relu, results[1:])
+    _differentiate_into(
+        results[0] if needs_x else None, grad, flat, weight, bias, mean, variance, eps, relu, results[1:]
+    )
     return results
 
 

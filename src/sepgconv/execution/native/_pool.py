@@ -68,7 +68,7 @@ def _input(grad: Tensor, places: Tensor, height: int, width: int, *_) -> Tensor:
 
 
 def _keep(ctx, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
-    images, *ctx.window, wanted = inputs
+    images, *ctx.window, _ = inputs
     ctx.save_for_backward(output[1])
     ctx.shape = images.shape[2:]
     ctx.mark_non_differentiable(output[1])
@@ -86,9 +86,7 @@ def _differentiate(ctx, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor |
     return dx, None, None, None, None
 
 
-def _scattered(
-    grad: Tensor, places: Tensor, shape: torch.Size, size: int, stride: int, padding: int
-) -> Tensor:
+def _scattered(grad: Tensor, places: Tensor, shape: torch.Size, size: int, stride: int, padding: int) -> Tensor:
     """The same with operations that can be differentiated."""
     where = places.long()
     starts = [torch.arange(length) * stride - padding for length in grad.shape[2:]]
