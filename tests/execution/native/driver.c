@@ -55,6 +55,7 @@ static void convolution(int threads) {
     a.taps_y = draw(3) ? 1 + draw(15) : 1, a.taps_x = 1 + draw(draw(4) ? 15 : 63);
     a.stride = 1 + draw(3), a.pad_y = draw(a.taps_y + 1), a.pad_x = draw(a.taps_x + 1);
     if (draw(20) == 0) a.batch = 1, a.channels = 1 + draw(20), a.in_y = 100 + draw(60), a.in_x = 100 + draw(60);
+    if (draw(6) == 0) a.stride = a.taps_y = 1, a.pad_y = 0, a.taps_x = 2 * a.in_x - 1, a.pad_x = a.in_x - 1;
     int64_t span_y = a.in_y + 2 * a.pad_y - a.taps_y, span_x = a.in_x + 2 * a.pad_x - a.taps_x;
     if (span_y < 0 || span_x < 0) return;
     a.out_y = span_y / a.stride + 1, a.out_x = span_x / a.stride + 1;

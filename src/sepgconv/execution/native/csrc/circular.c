@@ -20,6 +20,7 @@
 #endif
 #define PANEL (2 * LANES)
 #define WORKING (64 << 10) /* bytes of a block's transform */
+#define LARGE (1 << 17)    /* numbers in a matrix that is read from memory for every block: then blocks are larger */
 
 typedef struct {
     const sepgconv_circular *a;
@@ -131,7 +132,7 @@ static float *pack(const job *j, int64_t depth, int64_t columns, int64_t down, i
 static job prepare(const sepgconv_circular *a) {
     job j = {.a = a, .pairs = a->points / 2, .in = filled(2 * a->in), .out = filled(2 * a->out)};
     int64_t fit = WORKING / (j.pairs * most(j.in, j.out) * (int64_t)sizeof(float));
-    j.block = most(fit / 24, 1) * 24; /* whole tiles, of 6 or 8 rows */
+    j.block = most(fit / 24, j.in * j.out < LARGE ? 1 : 4) * 24; /* whole tiles, of 6 or 8 rows */
     j.parts = most(least(PARTS, a->rows / j.block), 1);
     make_waves(&j.w, (int)a->points);
     return j;

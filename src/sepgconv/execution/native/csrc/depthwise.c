@@ -11,7 +11,10 @@
 
 #include "segments.h"
 
+int NAME(depthwise_axis)(const sepgconv_convolution *, int threads);
+
 #define GROUP 16 /* blocks that a thread takes one after the other, each fetched while the one before it is worked on */
+#define AXIS 32 /* at most so many pixels along it */
 #define WORTH (1 << 18) /* multiply-adds for which another thread is worth being woken: about 5 µs */
 #define TASKS 8  /* per thread, at least: a thread that is late is waited for */
 
@@ -121,10 +124,17 @@ static void pack(const sepgconv_convolution *a, const plan *p, float *to) {
     }
 }
 
+/* Whether every result sees every input of its row: a kernel along the rotations. */
+static int spans_axis(const sepgconv_convolution *a) {
+    return a->taps_y == 1 && a->stride == 1 && a->pad_y == 0 && a->in_x == a->out_x && a->in_x <= AXIS &&
+           a->taps_x == 2 * a->in_x - 1 && a->pad_x == a->in_x - 1 && a->y_pixel == a->channels;
+}
+
 int NAME(depthwise_forward)(const sepgconv_convolution *a, int threads) {
     int64_t blocks = blocks_of(a->channels), taps = a->taps_y * a->taps_x;
     int64_t results = a->batch * a->channels * a->out_y * a->out_x;
     if (!results) return 0;
+    if (spans_axis(a)) return NAME(depthwise_axis)(a, threads);
     threads = (int)least(threads, most(results * taps / WORTH, 1));
     segment *segments = malloc((size_t)(most_segments(a) + 1) * sizeof(segment));
     float *weight = aligned_alloc(64, (size_t)(blocks * taps + 1) * BLOCK * sizeof(float));
