@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test lint types check
+.PHONY: setup demo test lint types check sanitise
 
 setup: .venv/.installed
 
@@ -25,3 +25,7 @@ types: setup
 	$(BIN)/pyright
 
 check: test lint types
+
+# The compiled kernels by themselves, under the compiler's sanitisers
+sanitise:
+	sh tests/execution/native/sanitise.sh

@@ -1,0 +1,13 @@
+"""Compiled kernels for the CPU, optional: the same functions work, more slowly, without them.
+
+Every function has the contract of a stock operation or a short sequence of them, and takes the plain way where its
+kernel does not apply: another device or dtype, autocast, a transform of `torch.func`, a second derivative, an export.
+"""
+
+from sepgconv.execution.native._circular import circular_product
+from sepgconv.execution.native._depthwise import depthwise
+from sepgconv.execution.native._library import Status, status
+from sepgconv.execution.native._norm import batch_norm
+from sepgconv.execution.native._pool import max_pool
+
+__all__ = ["Status", "batch_norm", "circular_product", "depthwise", "max_pool", "status"]

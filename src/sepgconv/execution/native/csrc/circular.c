@@ -1,0 +1,172 @@
+/* Products of rows (row, n, i) with a circulant table of matrices, in the Fourier basis over the n rotations, in which
+   it has one block (2i, 2j) per pair of waves; and the gradients.
+
+   Loop order: blocks of rows │ transform them │ pairs of waves, panels of columns, tiles of rows │ depth │ the tile.
+   Why: done one after the other, transforms and products write and read all features three times. A block of rows
+   stays in the cache from its first transform to its last, so features are read once and written once. In a product a
+   tile's sums are registers (DOWN rows, two vectors across), a panel of the matrix stays in the nearest cache for all
+   tiles. The backward pass transforms a block of both x and the result's gradient, once, for both gradients. That of
+   the matrices is summed over a block in registers, over a part of the rows in float32, over the parts in float64; the
+   number of parts does not depend on that of threads, so the same run twice gives the same bits. */
+#include <stdlib.h>
+
+#include "fourier.h"
+
+#define PARTS 16
+#if LANES == 16
+#define DOWN 8
+#else
+#define DOWN 6
+#endif
+#define PANEL (2 * LANES)
+#define WORKING (64 << 10) /* bytes of a block's transform */
+#define LARGE (1 << 17)    /* numbers in a matrix that is read from memory for every block: then blocks are larger */
+
+typedef struct {
+    const sepgconv_circular *a;
+    waves w;
+    int64_t pairs, in, out; /* columns of a block's transforms of x and of the result: 2i and 2j, filled up */
+    int64_t block, parts;   /* rows in a block */
+    float *there, *back;    /* the matrices and the transposed ones, packed: (pair, panel, depth, PANEL) */
+    float *sums;            /* (part, pair, in, out) */
+} job;
+
+static int64_t up_to(int64_t columns, int64_t step) { return (columns + step - 1) / step * step; }
+
+static int64_t filled(int64_t columns) { /* whole panels, and whole tiles when read from top to bottom */
+    return up_to(most(up_to(columns, PANEL), up_to(columns, DOWN)), BLOCK);
+}
+
+/* c (+)= a·b for a tile: a's entry (row, k) lies at row·a_row + k·a_step, b's rows b_row apart. */
+INLINE void tile(const float *a, int64_t a_row, int64_t a_step, const float *b, int64_t b_row, int64_t depth, float *c,
+                 int64_t c_row, const int adds) {
+    vec sum[DOWN][2];
+    UNROLL for (int r = 0; r < DOWN; r++) {
+        sum[r][0] = adds ? load(c + r * c_row) : splat(0.f);
+        sum[r][1] = adds ? load(c + r * c_row + LANES) : splat(0.f);
+    }
+    for (int64_t k = 0; k < depth; k++, a += a_step, b += b_row) {
+        vec left = load(b), right = load(b + LANES);
+        UNROLL for (int r = 0; r < DOWN; r++) {
+            vec v = splat(a[r * a_row]);
+            sum[r][0] += v * left, sum[r][1] += v * right;
+        }
+    }
+    UNROLL for (int r = 0; r < DOWN; r++) store(c + r * c_row, sum[r][0]), store(c + r * c_row + LANES, sum[r][1]);
+}
+
+/* Rows of one transform times the packed matrices: (pair, block, from) to (pair, block, to). */
+static void products(const job *j, int64_t rows, const float *a, int64_t from, int64_t depth, const float *packed,
+                     float *c, int64_t to, int64_t columns) {
+    for (int64_t f = 0; f < j->pairs; f++, a += j->block * from, c += j->block * to)
+        for (int64_t p = 0; p < columns; p += PANEL, packed += depth * PANEL)
+            for (int64_t r = 0; r < rows; r += DOWN)
+                tile(a + r * from, from, 1, packed, PANEL, depth, c + r * to + p, to, 0);
+}
+
+INLINE void transform_rows(const int n, const job *j, const int back, int64_t rows, int64_t channels, float *x,
+                           float *to, int64_t row) {
+    for (int64_t r = 0; r < rows; r++)
+        row_transform(n, &j->w, back, channels, x + r * n * channels, channels, to + r * row, j->block * row, channels);
+}
+
+static void transforms(const job *j, int back, int64_t rows, int64_t channels, float *x, float *to, int64_t row) {
+    switch (j->a->points) {
+#define CASE(N) \
+    case N: \
+        back ? transform_rows(N, j, 1, rows, channels, x, to, row) : transform_rows(N, j, 0, rows, channels, x, to, row); \
+        return;
+        FOR_POINTS(CASE)
+#undef CASE
+    }
+}
+
+static void forward(const void *context, int64_t i, float *scratch) {
+    const job *j = context;
+    const sepgconv_circular *a = j->a;
+    int64_t first = i * j->block, rows = least(j->block, a->rows - first), n = a->points;
+    float *x = scratch, *y = scratch + j->pairs * j->block * j->in;
+    transforms(j, 0, rows, a->in, (float *)a->x + first * n * a->in, x, j->in);
+    products(j, rows, x, j->in, 2 * a->in, j->there, y, j->out, 2 * a->out);
+    transforms(j, 1, rows, a->out, a->y + first * n * a->out, y, j->out);
+}
+
+/* One part of the rows: the gradient for x, and its sum of the gradients for the matrices. */
+static void backward(const void *context, int64_t i, float *scratch) {
+    const job *j = context;
+    const sepgconv_circular *a = j->a;
+    int64_t n = a->points, blocks = (a->rows + j->block - 1) / j->block, size = j->in * j->out;
+    float *x = scratch, *g = scratch + j->pairs * j->block * j->in;
+    float *sums = j->sums ? j->sums + i * j->pairs * size : NULL;
+    if (sums) memset(sums, 0, (size_t)(j->pairs * size) * sizeof(float));
+    for (int64_t b = blocks * i / j->parts; b < blocks * (i + 1) / j->parts; b++) {
+        int64_t first = b * j->block, rows = least(j->block, a->rows - first);
+        transforms(j, 0, rows, a->out, (float *)a->grad + first * n * a->out, g, j->out);
+        if (sums) {
+            transforms(j, 0, rows, a->in, (float *)a->x + first * n * a->in, x, j->in);
+            for (int64_t f = 0; f < j->pairs; f++)
+                for (int64_t p = 0; p < 2 * a->out; p += PANEL)
+                    for (int64_t r = 0; r < 2 * a->in; r += DOWN)
+                        tile(x + f * j->block * j->in + r, 1, j->in, g + f * j->block * j->out + p, j->out, rows,
+                             sums + f * size + r * j->out + p, j->out, 1);
+        }
+        if (a->y) {
+            products(j, rows, g, j->out, 2 * a->out, j->back, x, j->in, 2 * a->in);
+            transforms(j, 1, rows, a->in, a->y + first * n * a->in, x, j->in);
+        }
+    }
+}
+
+/* Matrices `depth` × `columns` with the given strides, in panels, with zeros for columns that are not there. */
+static float *pack(const job *j, int64_t depth, int64_t columns, int64_t down, int64_t across) {
+    int64_t to = up_to(columns, PANEL);
+    float *packed = aligned_alloc(64, (size_t)(j->pairs * depth * to) * sizeof(float)), *p = packed;
+    for (int64_t f = 0; packed && f < j->pairs; f++)
+        for (int64_t first = 0; first < to; first += PANEL)
+            for (int64_t k = 0; k < depth; k++)
+                for (int64_t c = first; c < first + PANEL; c++)
+                    *p++ = c < columns ? j->a->weight[f * j->a->weight_pair + k * down + c * across] : 0.f;
+    return packed;
+}
+
+static job prepare(const sepgconv_circular *a) {
+    job j = {.a = a, .pairs = a->points / 2, .in = filled(2 * a->in), .out = filled(2 * a->out)};
+    int64_t fit = WORKING / (j.pairs * most(j.in, j.out) * (int64_t)sizeof(float));
+    j.block = most(fit / 24, j.in * j.out < LARGE ? 1 : 4) * 24; /* whole tiles, of 6 or 8 rows */
+    j.parts = most(least(PARTS, a->rows / j.block), 1);
+    make_waves(&j.w, (int)a->points);
+    return j;
+}
+
+static int64_t scratch_bytes(const job *j) {
+    return j->pairs * j->block * (j->in + j->out) * (int64_t)sizeof(float);
+}
+
+int NAME(circular)(const sepgconv_circular *a, int threads) {
+    if (!a->rows) return 0;
+    job j = prepare(a);
+    j.there = pack(&j, 2 * a->in, 2 * a->out, a->weight_in, a->weight_out);
+    int failed = !j.there;
+    if (!failed) failed = sepgconv_run(forward, &j, (a->rows + j.block - 1) / j.block, threads, scratch_bytes(&j));
+    free(j.there);
+    return failed;
+}
+
+int NAME(circular_backward)(const sepgconv_circular *a, int threads) {
+    job j = prepare(a);
+    int64_t size = j.pairs * j.in * j.out;
+    if (a->y) j.back = pack(&j, 2 * a->out, 2 * a->in, a->weight_out, a->weight_in);
+    if (a->grad_weight) j.sums = aligned_alloc(64, (size_t)(j.parts * size) * sizeof(float));
+    int failed = (a->y && !j.back) || (a->grad_weight && !j.sums);
+    if (!failed) failed = sepgconv_run(backward, &j, j.parts, threads, scratch_bytes(&j));
+    for (int64_t f = 0; f < j.pairs && !failed && a->grad_weight; f++)
+        for (int64_t r = 0; r < 2 * a->in; r++)
+            for (int64_t c = 0; c < 2 * a->out; c++) {
+                double sum = 0;
+                for (int64_t p = 0; p < j.parts; p++) sum += j.sums[p * size + (f * j.in + r) * j.out + c];
+                a->grad_weight[(f * 2 * a->in + r) * 2 * a->out + c] = (float)sum;
+            }
+    free(j.back);
+    free(j.sums);
+    return failed;
+}

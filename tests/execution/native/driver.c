@@ -1,0 +1,201 @@
+/* Tries the kernels without Python, for the sanitisers: many shapes, every width of vectors, one thread and three.
+
+   Every array has exactly its size on the heap, so that a read or write beside it is found, and results are compared
+   with plain loops in float64: a sum of n float32 products is off by at most n·2⁻²⁴ times the sum of their sizes. */
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "native.h"
+
+int sepgconv_use_vectors(const char *name);
+int sepgconv_depthwise(const sepgconv_convolution *, int);
+int sepgconv_depthwise_weight(const sepgconv_convolution *, float *, int);
+int sepgconv_depthwise_input(const sepgconv_convolution *, float *, int);
+int sepgconv_norm_statistics(const sepgconv_norm *, int);
+int sepgconv_norm_result(const sepgconv_norm *, int);
+int sepgconv_norm_backward(const sepgconv_norm *, int);
+int sepgconv_pool_result(const sepgconv_pool *, int);
+int sepgconv_pool_backward(const sepgconv_pool *, int);
+int sepgconv_circular_product(const sepgconv_circular *, int);
+int sepgconv_circular_gradients(const sepgconv_circular *, int);
+
+static const double UNIT = 1. / (1 << 24);
+static int wrong = 0, tried = 0;
+static uint64_t state = 88172645463325252ull;
+
+static int64_t draw(int64_t below) { /* xorshift */
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return (int64_t)(state % (uint64_t)below);
+}
+
+static float *numbers(int64_t count) {
+    float *p = malloc((size_t)(count ? count : 1) * sizeof(float));
+    for (int64_t i = 0; i < count; i++) p[i] = (float)(draw(2001) - 1000) / 500.f;
+    return p;
+}
+
+static double *zeros(int64_t count) { return calloc((size_t)(count ? count : 1), sizeof(double)); }
+
+static void compare(const char *what, const float *found, const double *exact, const double *size, int64_t count,
+                    double terms) {
+    tried++;
+    for (int64_t i = 0; i < count; i++)
+        if (!(fabs(found[i] - exact[i]) <= (terms + 4) * UNIT * (size ? size[i] : 1 + fabs(exact[i])))) {
+            printf("%s: %g instead of %g\n", what, found[i], exact[i]);
+            wrong++;
+            return;
+        }
+}
+
+static void convolution(int threads) {
+    sepgconv_convolution a = {.batch = draw(4), .channels = 1 + draw(40), .in_y = 1 + draw(20), .in_x = 1 + draw(20)};
+    a.taps_y = draw(3) ? 1 + draw(15) : 1, a.taps_x = 1 + draw(draw(4) ? 15 : 63);
+    a.stride = 1 + draw(3), a.pad_y = draw(a.taps_y + 1), a.pad_x = draw(a.taps_x + 1);
+    if (draw(20) == 0) a.batch = 1, a.channels = 1 + draw(20), a.in_y = 100 + draw(60), a.in_x = 100 + draw(60);
+    if (draw(6) == 0) a.stride = a.taps_y = 1, a.pad_y = 0, a.taps_x = 2 * a.in_x - 1, a.pad_x = a.in_x - 1;
+    int64_t span_y = a.in_y + 2 * a.pad_y - a.taps_y, span_x = a.in_x + 2 * a.pad_x - a.taps_x;
+    if (span_y < 0 || span_x < 0) return;
+    a.out_y = span_y / a.stride + 1, a.out_x = span_x / a.stride + 1;
+    int64_t taps = a.taps_y * a.taps_x, ins = a.batch * a.in_y * a.in_x * a.channels;
+    int64_t outs = a.batch * a.out_y * a.out_x * a.channels, weights = a.channels * taps;
+    int last = (int)draw(2); /* channels first or last in the kernel */
+    a.weight_c = last ? 1 : taps, a.weight_x = last ? a.channels : 1, a.weight_y = a.taps_x * a.weight_x;
+    a.y_pixel = a.channels, a.y_row = a.out_x * a.channels, a.y_image = a.out_y * a.y_row;
+    float *x = numbers(ins), *w = numbers(weights), *g = numbers(outs), *y = numbers(outs), *dx = numbers(ins);
+    float *dw = numbers(weights);
+    double *ey = zeros(outs), *sy = zeros(outs), *ex = zeros(ins), *sx = zeros(ins), *ew = zeros(weights);
+    double *sw = zeros(weights);
+    for (int64_t o = 0; o < outs; o++) {
+        int64_t c = o % a.channels, ox = o / a.channels % a.out_x, oy = o / a.y_row % a.out_y, b = o / a.y_image;
+        for (int64_t k = 0; k < taps; k++) {
+            int64_t iy = oy * a.stride - a.pad_y + k / a.taps_x, ix = ox * a.stride - a.pad_x + k % a.taps_x;
+            if (iy < 0 || iy >= a.in_y || ix < 0 || ix >= a.in_x) continue;
+            int64_t i = ((b * a.in_y + iy) * a.in_x + ix) * a.channels + c;
+            double v = x[i], t = w[c * a.weight_c + k / a.taps_x * a.weight_y + k % a.taps_x * a.weight_x], s = g[o];
+            ey[o] += v * t, sy[o] += fabs(v * t), ex[i] += s * t, sx[i] += fabs(s * t);
+            ew[c * taps + k] += v * s, sw[c * taps + k] += fabs(v * s);
+        }
+    }
+    a.x = x, a.weight = w, a.y = y;
+    wrong += sepgconv_depthwise(&a, threads);
+    a.y = g;
+    wrong += sepgconv_depthwise_input(&a, dx, threads) + sepgconv_depthwise_weight(&a, dw, threads);
+    compare("depthwise", y, ey, sy, outs, (double)taps);
+    compare("depthwise_input", dx, ex, sx, ins, (double)taps);
+    compare("depthwise_weight", dw, ew, sw, weights, (double)(a.batch * a.out_y * a.out_x));
+    free(x), free(w), free(g), free(y), free(dx), free(dw);
+    free(ey), free(sy), free(ex), free(sx), free(ew), free(sw);
+}
+
+static void norm(int threads) {
+    sepgconv_norm a = {.rows = 2 + draw(draw(8) ? 300 : 40000), .channels = 1 + draw(70), .relu = draw(2), .eps = 1e-5};
+    int64_t count = a.rows * a.channels;
+    float *x = numbers(count), *g = numbers(count), *y = numbers(count), *w = numbers(a.channels);
+    float *b = numbers(a.channels), *dw = numbers(a.channels), *db = numbers(a.channels);
+    double *mean = zeros(a.channels), *variance = zeros(a.channels), *exact = zeros(count), *found = zeros(a.channels);
+    for (int64_t i = 0; i < count; i++) found[i % a.channels] += x[i] / (double)a.rows;
+    a.x = x, a.weight = draw(2) ? w : NULL, a.bias = draw(2) ? b : NULL, a.mean = mean, a.variance = variance;
+    wrong += sepgconv_norm_statistics(&a, threads);
+    for (int64_t c = 0; c < a.channels; c++) wrong += fabs(found[c] - mean[c]) > 1e-12 * (1 + fabs(mean[c]));
+    a.y = y;
+    wrong += sepgconv_norm_result(&a, threads);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t c = i % a.channels;
+        double n = (x[i] - mean[c]) / sqrt(variance[c] + a.eps) * (a.weight ? w[c] : 1) + (a.bias ? b[c] : 0);
+        exact[i] = a.relu && n < 0 ? 0 : n;
+    }
+    compare("norm_result", y, exact, NULL, count, 60);
+    a.grad = g, a.y = draw(2) ? y : draw(2) ? g : NULL, a.grad_weight = dw, a.grad_bias = db;
+    wrong += sepgconv_norm_backward(&a, threads);
+    tried++;
+    free(x), free(g), free(y), free(w), free(b), free(dw), free(db), free(mean), free(variance), free(exact), free(found);
+}
+
+static void pool(int threads) {
+    sepgconv_pool a = {.batch = draw(4), .channels = 1 + draw(40), .in_y = 1 + draw(12), .in_x = 1 + draw(12)};
+    a.size = 1 + draw(4), a.stride = draw(2) ? a.size : 1 + draw(4), a.pad = draw(a.size / 2 + 1);
+    if (a.in_y + 2 * a.pad < a.size || a.in_x + 2 * a.pad < a.size) return;
+    a.out_y = (a.in_y + 2 * a.pad - a.size) / a.stride + 1, a.out_x = (a.in_x + 2 * a.pad - a.size) / a.stride + 1;
+    int64_t ins = a.batch * a.in_y * a.in_x * a.channels, outs = a.batch * a.out_y * a.out_x * a.channels;
+    float *x = numbers(ins), *dx = numbers(ins), *y = numbers(outs), *g = numbers(outs);
+    double *ey = zeros(outs), *ex = zeros(ins);
+    uint8_t *places = malloc((size_t)(outs ? outs : 1));
+    for (int64_t o = 0; o < outs; o++) {
+        int64_t c = o % a.channels, ox = o / a.channels % a.out_x, oy = o / a.channels / a.out_x % a.out_y;
+        int64_t b = o / a.channels / a.out_x / a.out_y, best = -1;
+        for (int64_t k = 0; k < a.size * a.size; k++) {
+            int64_t iy = oy * a.stride - a.pad + k / a.size, ix = ox * a.stride - a.pad + k % a.size;
+            if (iy < 0 || iy >= a.in_y || ix < 0 || ix >= a.in_x) continue;
+            int64_t i = ((b * a.in_y + iy) * a.in_x + ix) * a.channels + c;
+            if (best < 0 || x[i] > x[best]) best = i;
+        }
+        ey[o] = x[best], ex[best] += g[o];
+    }
+    a.x = x, a.y = y, a.places = places;
+    wrong += sepgconv_pool_result(&a, threads);
+    a.y = dx, a.grad = g;
+    wrong += sepgconv_pool_backward(&a, threads);
+    compare("pool_result", y, ey, NULL, outs, 0);
+    compare("pool_backward", dx, ex, NULL, ins, 60);
+    free(x), free(dx), free(y), free(g), free(ey), free(ex), free(places);
+}
+
+/* The basis: wave m at point t. */
+static double wave(int64_t n, int64_t m, int64_t t) {
+    const double angle = 2 * 3.14159265358979323846 * (double)(m / 2 * t % n) / (double)n;
+    if (m < 2) return (m && t % 2 ? -1 : 1) / sqrt((double)n);
+    return sqrt(2. / (double)n) * (m % 2 ? sin(angle) : cos(angle));
+}
+
+/* Rows (row, n, c) to (row, n, c) in the basis, or back. */
+static void change(const double *from, double *to, int64_t rows, int64_t n, int64_t c, int back) {
+    for (int64_t i = 0; i < rows * n * c; i++)
+        for (int64_t t = 0; t < n; t++)
+            to[i] += from[i / (n * c) * n * c + t * c + i % c] * (back ? wave(n, t, i / c % n) : wave(n, i / c % n, t));
+}
+
+static void circular(int threads) {
+    static const int64_t points[] = {4, 8, 12, 16, 24, 32};
+    sepgconv_circular a = {.rows = draw(60), .points = points[draw(6)], .in = 1 + draw(20), .out = 1 + draw(20)};
+    int64_t n = a.points, ins = a.rows * n * a.in, outs = a.rows * n * a.out, size = n / 2 * 4 * a.in * a.out;
+    float *x = numbers(ins), *g = numbers(outs), *w = numbers(size), *y = numbers(outs), *dx = numbers(ins);
+    float *dw = numbers(size);
+    double *fx = zeros(ins), *fg = zeros(outs), *fy = zeros(outs), *fdx = zeros(ins), *ew = zeros(size), *d = zeros(ins);
+    double *e = zeros(outs), *ey = zeros(outs), *ex = zeros(ins);
+    for (int64_t i = 0; i < ins; i++) d[i] = x[i];
+    for (int64_t i = 0; i < outs; i++) e[i] = g[i];
+    change(d, fx, a.rows, n, a.in, 0), change(e, fg, a.rows, n, a.out, 0);
+    for (int64_t r = 0; r < a.rows; r++)
+        for (int64_t k = 0; k < size; k++) {
+            int64_t pair = k / (4 * a.in * a.out), i = k / (2 * a.out) % (2 * a.in), o = k % (2 * a.out);
+            int64_t at = (r * n + 2 * pair) * a.in + i, to = (r * n + 2 * pair) * a.out + o;
+            fy[to] += fx[at] * w[k], fdx[at] += fg[to] * w[k], ew[k] += fx[at] * fg[to];
+        }
+    change(fy, ey, a.rows, n, a.out, 1), change(fdx, ex, a.rows, n, a.in, 1);
+    a.x = x, a.weight = w, a.y = y, a.weight_pair = 4 * a.in * a.out, a.weight_in = 2 * a.out, a.weight_out = 1;
+    wrong += sepgconv_circular_product(&a, threads);
+    a.y = draw(4) ? dx : NULL, a.grad = g, a.grad_weight = draw(4) ? dw : NULL;
+    wrong += sepgconv_circular_gradients(&a, threads);
+    compare("circular_product", y, ey, NULL, outs, 2000); /* sums of some hundred terms of size 4 */
+    if (a.y) compare("circular_gradients for x", dx, ex, NULL, ins, 2000);
+    if (a.grad_weight) compare("circular_gradients for the matrices", dw, ew, NULL, size, 2000);
+    free(x), free(g), free(w), free(y), free(dx), free(dw), free(fx), free(fg), free(fy), free(fdx), free(ew), free(d);
+    free(e), free(ey), free(ex);
+}
+
+int main(int count, char **arguments) {
+    int rounds = count > 1 ? atoi(arguments[1]) : 200;
+    const char *builds[] = {"base", "avx2", "avx512"};
+    for (int n = 0; n < 3; n++) {
+        if (sepgconv_use_vectors(builds[n])) {
+            printf("%s: not here\n", builds[n]);
+            continue;
+        }
+        for (int r = 0; r < rounds; r++) convolution(1 + r % 3), norm(1 + r % 3), pool(1 + r % 3), circular(1 + r % 3);
+        printf("%s: %d results compared, %d wrong\n", builds[n], tried, wrong);
+    }
+    return wrong > 0;
+}
