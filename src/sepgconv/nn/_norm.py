@@ -1,10 +1,11 @@
 """Batch normalisation of features on a group."""
 
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sepgconv.execution.cpu.norm import batch_norm, in_rows
+from sepgconv.execution.cpu.norm import batch_norm
 
 
 class BatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -41,7 +42,7 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         With `own`, the gradient that comes back belongs to this operation alone, and may be written over.
         """
         self._check_input_dim(input)
-        ours = input.ndim >= 4 and in_rows(input)
+        ours = input.ndim >= 4 and rearrange(input, "b c h ... -> b ... h c").is_contiguous()
         if input.ndim >= 4 and not ours and input.movedim(1, -1).is_contiguous():
             # Channels-last: any order of the other axes will do, and torch's sums over such rows are not exact.
             return self.normalise(input.movedim(-1, 2), relu=relu, own=own).movedim(2, -1)

@@ -6,9 +6,13 @@ from torch import Tensor
 
 from sepgconv.execution import native
 from sepgconv.execution.native._circular import POINTS
-from sepgconv.steps import real_fourier
+from sepgconv.execution.ways.product import real_fourier as numbers
 
 UNIT = 2.0**-24
+
+
+def real_fourier(count: int) -> Tensor:
+    return torch.tensor(numbers(count), dtype=torch.float64)
 
 
 def plain(x: Tensor, weight: Tensor, basis: Tensor) -> Tensor:

@@ -3,12 +3,16 @@
 All are ordinary differentiable functions. Where `plain` says so they are made of stock operations.
 """
 
+import math
+
 import torch
 from einops import rearrange
 from torch import Tensor
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.autograd import forward_ad
 from torch.nn import functional as F
+
+from sepgconv.execution import native
 
 LINE = 16
 """Numbers in a cache line of 64 bytes."""
@@ -59,6 +63,8 @@ def depthwise(
     Shapes:
         x `(b, c, y, x)`, channels-last; weight `(c, 1, k, l)`
     """
+    if native.CHOSEN and native.applies(x, weight):
+        return native.depthwise(x, weight, stride, padding)
     if plain(x) or x.dtype != torch.float32:
         return F.conv2d(x, weight.contiguous(), None, stride, padding, 1, len(weight))
     if not torch.is_grad_enabled():
@@ -150,6 +156,23 @@ def _as_kernel(image: Tensor) -> Tensor:
         return image.unsqueeze(1)
     tiles = rearrange(image, "(t c) y x -> t y x c", c=LINE).contiguous()
     return rearrange(tiles, "t y x c -> (t c) 1 y x").contiguous()
+
+
+def circular_product(x: Tensor, blocks: Tensor, basis: Tensor) -> Tensor:
+    """Transforms over a circle of n points, multiplies by one block per pair of waves, transforms back.
+
+    Shapes:
+        x `(b, …, n, i)`, blocks `(pairs, 2i, 2j)`, basis `(2·pairs, n)` → `(b, …, n, j)`
+    """
+    if native.CHOSEN and native.applies(x, blocks):
+        return native.circular_product(x, blocks, basis)
+    outer, basis = x.shape[:-2], basis.to(x.dtype)
+    flat = x.reshape(math.prod(outer), *x.shape[-2:])
+    waves = torch.bmm(basis.expand(flat.shape[0], -1, -1), flat)
+    rows = waves.reshape(*outer[:2], math.prod(outer[2:]), blocks.shape[0] * blocks.shape[1])
+    product = grouped_product(rows, blocks).reshape(flat.shape[0], len(basis), blocks.shape[2] // 2)
+    result = torch.bmm(basis.t().expand(flat.shape[0], -1, -1), product)
+    return result.reshape(*outer, basis.shape[1], blocks.shape[2] // 2)
 
 
 def grouped_product(x: Tensor, weight: Tensor) -> Tensor:

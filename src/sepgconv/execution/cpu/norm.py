@@ -10,6 +10,7 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
+from sepgconv.execution import native
 from sepgconv.execution.cpu.convolution import plain
 
 Running = tuple[Tensor | None, Tensor | None]
@@ -81,6 +82,8 @@ def batch_norm(
     if features.device.type == "cpu" and torch.is_autocast_enabled("cpu"):  # nothing here is for autocast to change
         with torch.autocast("cpu", enabled=False):
             return batch_norm(features, weight, bias, running, momentum, eps, relu=relu, own=own, batch=batch)
+    if native.CHOSEN and batch and native.applies(features, weight, bias):
+        return native.batch_norm(features, weight, bias, running, momentum, eps, relu=relu, private=own)
     if plain(features) or features.numel() <= SHORT * features.shape[1]:
         normal = _flat_norm(features, running, weight, bias, batch, momentum, eps)
         return F.relu(normal) if relu else normal

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sepgconv.execution import native
 from sepgconv.execution.cpu.convolution import plain
 
 CHUNK = 1 << 22
@@ -16,6 +17,8 @@ def max_pool(images: Tensor, size: int, stride: int, padding: int) -> Tensor:
     Shapes:
         images `(b, c, y, x)`; it pays where they are channels-last
     """
+    if native.CHOSEN and native.applies(images):
+        return native.max_pool(images, size, stride, padding)
     if plain(images) or not (images.requires_grad and torch.is_grad_enabled()):
         return F.max_pool2d(images, size, stride, padding)
     large = images.shape[2] * images.shape[3] > torch.iinfo(torch.int16).max

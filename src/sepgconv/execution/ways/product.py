@@ -9,7 +9,7 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
-from sepgconv.execution.cpu.convolution import grouped_product
+from sepgconv.execution.cpu.convolution import circular_product
 from sepgconv.execution.sizes import Contraction, Sizes
 from sepgconv.execution.ways.base import Way
 
@@ -110,11 +110,5 @@ class Fourier(Product):
 
     def apply(self, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
         """Transforms, multiplies block by block, transforms back."""
-        blocks, basis = weights[0], weights[1].to(state.dtype)
-        outer = state.shape[: state.ndim - 2 - len(self.inner)]
-        flat = state.reshape(math.prod(outer), self.count, blocks.shape[1] // 2)
-        waves = torch.bmm(basis.expand(flat.shape[0], -1, -1), flat)
-        rows = waves.reshape(*outer[:2], math.prod(outer[2:]), blocks.shape[0] * blocks.shape[1])
-        product = grouped_product(rows, blocks).reshape(flat.shape[0], len(basis), blocks.shape[2] // 2)
-        result = torch.bmm(basis.t().expand(flat.shape[0], -1, -1), product)
-        return result.reshape(*outer, *self.inner, 1, self.sizes.channels[1])
+        rows = state.flatten(state.ndim - 1 - len(self.inner))  # … n, all that is inside
+        return circular_product(rows, *weights).unflatten(-1, (*self.inner[1:], 1, self.sizes.channels[1]))
