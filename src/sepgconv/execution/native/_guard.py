@@ -25,7 +25,10 @@ def applies(*tensors: Tensor | None) -> bool:
     return _at_hand() and forward_ad._current_level < 0 and not torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
 
 
-@torch.compiler.assume_constant_result
 def _at_hand() -> bool:
     """Whether the kernels are there and no transform is under way: for a compiler, as at the time it looks."""
     return library() is not None and _level() is None
+
+
+# What torch.compiler.assume_constant_result does, without importing the compiler (two seconds).
+_at_hand._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
