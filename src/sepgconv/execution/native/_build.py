@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SOURCES = Path(__file__).with_name("csrc")
@@ -52,13 +53,15 @@ def build(directory: Path, sources: Path = SOURCES) -> Path:
     wide = platform.machine().lower() in ("x86_64", "amd64")
     target = directory / LIBRARY
     with tempfile.TemporaryDirectory() as place:
-        objects: list[str] = []
+        objects, commands = [], []
         for file in sorted(sources.glob("*.c")):
             widths = {"base": []} if file.name in ONCE or not wide else WIDTHS
             for width, flags in widths.items():
                 objects.append(str(Path(place, f"{file.stem}-{width}.o")))
                 macros = [f"-DSUFFIX={width}", f'-DSOURCE="{source_hash(sources)}"', *["-DX86"] * wide]
-                _run([*command, *flags, *macros, "-c", str(file), "-o", objects[-1]])
+                commands.append([*command, *flags, *macros, "-c", str(file), "-o", objects[-1]])
+        with ThreadPoolExecutor(os.cpu_count()) as several:
+            list(several.map(_run, commands))
         linked = Path(place, LIBRARY)
         _run([*command, "-shared", *objects, "-o", str(linked), "-lpthread", "-lm"])
         directory.mkdir(parents=True, exist_ok=True)
