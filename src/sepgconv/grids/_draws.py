@@ -1,7 +1,7 @@
 """Whose shift? A random grid is drawn by one layer and read by others, and features are plain tensors.
 
-The layer that draws marks the autograd node of what it returns. A layer that reads compares counts, and only if these
-leave a doubt it looks for the marks in the history of its features.
+Every layer marks the autograd node of what it returns with the number of its grid's move, and a layer that reads looks
+for the marks nearest to it in the history of its features. Where there is no history, it counts draws.
 """
 
 from typing import TYPE_CHECKING, cast
@@ -12,33 +12,12 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from sepgconv.grids._grid import Grid
 
-KEY = "sepgconv.draws"
+KEY = "sepgconv.moves"
+"""Where a node's marks are: by grid, the move of its shift with which a result was made."""
 REMEDY = (
     "Give every network a grid of its own (copy.deepcopy(grid)), lift all images in one call, or make the grid with "
     "sampling='fixed'"
 )
-
-
-def mark(result: Tensor, grid: "Grid") -> None:
-    """Notes in the history of a result which draw it was made with."""
-    if result.grad_fn is not None:
-        notes = cast(dict, result.grad_fn.metadata)
-        notes.setdefault(KEY, {})[grid.key] = grid.draws
-
-
-def history(features: Tensor) -> dict[int, set[int]]:
-    """By grid, the draws with which features were made, as far as their history tells."""
-    found: dict[int, set[int]] = {}
-    todo, seen = [features.grad_fn], set()
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        for key, number in cast(dict, node.metadata).get(KEY, {}).items():
-            found.setdefault(key, set()).add(number)
-        todo.extend(before for before, _ in node.next_functions)
-    return found
 
 
 def check_draw(features: Tensor, grid: "Grid", last: int, layer: nn.Module) -> int:
@@ -53,23 +32,36 @@ def check_draw(features: Tensor, grid: "Grid", last: int, layer: nn.Module) -> i
     Returns:
         The draw that the layer has read now.
     """
-    number, origin, training = grid.draws, grid.origin, layer.training
-    again = torch._C._current_graph_task_id() != -1  # computed again in a backward pass
-    if origin is None and training:
-        if history(features):
+    found: dict[int, set[int]] = {}  # by grid, the moves in the nearest marks
+    todo, seen, name = [features.grad_fn], set(), type(layer).__name__
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        marks = cast(dict, node.metadata).get(KEY)
+        if marks is None:
+            todo.extend(before for before, _ in node.next_functions)
+        else:
+            for key, move in marks.items():
+                found.setdefault(key, set()).add(move)
+    made = found.get(grid.key)
+    if made is None and grid.origin is None and layer.training:
+        if found:
             raise ValueError(
-                f"{type(layer).__name__} of {grid} is in training, but no layer has drawn its random grid, and its "
-                "features come from another: a layer that was copied, or given a grid of its own, does not follow the "
-                "layer that makes its features. Let both share one Grid object, or make the grid with sampling='fixed'"
+                f"{name} of {grid} is in training, but no layer has drawn its random grid, and its features come from "
+                "another: a layer that was copied, or given a grid of its own, does not follow the layer that makes "
+                "its features. Let both share one Grid object, or make the grid with sampling='fixed'"
             )
         grid.origin = "rest"
-    elif origin == "layer" and (again or not training or last not in (number, number - 1)):
-        made = history(features).get(grid.key, set())
-        if made != {number}:
-            stale = ", ".join(map(str, sorted(made))) or "unknown"
-            raise ValueError(
-                f"{type(layer).__name__} of {grid} reads features of a random grid that has been drawn anew since "
-                f"(their draw: {stale}, the grid's: {number}): another forward pass has come in between. {REMEDY}; to "
-                "compute activations again use the models' own option"
-            )
-    return number
+    elif made is None and grid.origin == "layer":  # no history: the layer must have read the draw before this one
+        again = torch._C._current_graph_task_id() != -1  # computed again in a backward pass
+        if again or not layer.training or last not in (grid.draws, grid.draws - 1):
+            made = {-1}
+    if made is not None and made != {grid.moves}:
+        raise ValueError(
+            f"{name} of {grid} reads features of a random grid whose shift has changed since they were made, or may "
+            f"have: another forward pass has come in between. {REMEDY}; to compute activations again use the models' "
+            "own option"
+        )
+    return grid.draws

@@ -34,6 +34,8 @@ class Grid(nn.Module):
     """|H|: the length of a feature's h axis."""
     draws: int
     """How many shifts were drawn."""
+    moves: int
+    """How often the shift has changed."""
     origin: str | None
     """Where the shift comes from: `layer` if a layer has drawn it in training; `rest` if features are known to be at
     rest, or it was drawn by hand; None if nobody has said anything."""
@@ -47,7 +49,7 @@ class Grid(nn.Module):
         if self.group.space != space:
             raise ValueError(f"{self.group.name} acts on R^{self.group.space}, but the grid's space is R^{space}")
         self.random = any(axis.sampling == "random" for axis in axes)
-        self.key, self.draws = next(KEYS), 0
+        self.key, self.draws, self.moves = next(KEYS), 0, 0
         self.origin: str | None = None
         self.register_buffer("offset", torch.zeros(len(axes)), persistent=False)
         self._sample(tuple(axes))
@@ -63,7 +65,7 @@ class Grid(nn.Module):
         self.offset = torch.zeros(len(self.axes), dtype=like.dtype, device=like.device)
         cells = [axis.cell * (axis.sampling == "random") for axis in self.axes]
         self.register_buffer("cells", torch.tensor(cells).to(like), persistent=False)
-        self.origin = None
+        self.origin, self.moves = None, self.moves + 1
 
     @property
     def widening(self) -> float:
@@ -96,6 +98,7 @@ class Grid(nn.Module):
         if self.random and self.origin != "rest":
             if self.origin == "layer":
                 self.offset.zero_()
+                self.moves += 1
             self.origin = "rest"
 
     def _shift(self, origin: str) -> None:
@@ -103,13 +106,13 @@ class Grid(nn.Module):
             self.offset.copy_((torch.rand_like(self.offset) - 0.5) * self.cells)
             self.origin = origin
             if not torch.compiler.is_compiling():  # which would compile anew for every count
-                self.draws += 1
+                self.draws, self.moves = self.draws + 1, self.moves + 1
 
     def train(self, mode: bool = True) -> "Grid":
         """As in `nn.Module`; entering `eval()` moves the grid back to its unshifted elements."""
         if not mode:
             self.offset.zero_()
-            self.origin = None
+            self.origin, self.moves = None, self.moves + (self.origin is not None)
         return super().train(mode)
 
     def _apply(self, fn, recurse: bool = True) -> "Grid":

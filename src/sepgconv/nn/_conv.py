@@ -1,6 +1,7 @@
 """Lifting and group convolutions."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -11,7 +12,7 @@ from sepgconv.execution.kept import Kept, sources
 from sepgconv.execution.plan import Plan, Weights, make_plan
 from sepgconv.execution.sizes import Sizes
 from sepgconv.grids import Grid
-from sepgconv.grids._draws import check_draw, mark
+from sepgconv.grids._draws import KEY, check_draw
 from sepgconv.kernels import LIFTING, Factor, GroupKernel, KernelConfig, resolve
 from sepgconv.nn._check import AXES, described, symmetric_sampling, whole
 from sepgconv.nn._norm import BatchNorm
@@ -153,8 +154,8 @@ class _Conv(nn.Module):
         plan = self._plans["cpu" if own_ways else "other"]
         weights = self._sample(plan, scale) if self.training else self._weights(plan, scale)
         result = plan.run(features, weights, bias, saving=self.saves_memory, own=own)
-        if grid.random and grid is not source and watched:
-            mark(result, grid)
+        if grid.random and watched and result.grad_fn is not None:
+            cast(dict, result.grad_fn.metadata).setdefault(KEY, {})[grid.key] = grid.moves
         return result
 
     def check(self, x: Tensor) -> None:

@@ -25,7 +25,7 @@ class Rewind:
             (owner._buffers, name) for owner in owners for name, buffer in owner._buffers.items() if buffer is not None
         ]
         grids = [owner for owner in owners if isinstance(owner, Grid)]
-        self._places += [(vars(grid), name) for grid in grids for name in ("draws", "origin")]
+        self._places += [(vars(grid), name) for grid in grids for name in ("draws", "moves", "origin")]
         self._then = [_copied(holder[name]) for holder, name in self._places]
         self._now: list[Any] = []
 
