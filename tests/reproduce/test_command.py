@@ -14,14 +14,15 @@ def test_list(capsys) -> None:
     printed = capsys.readouterr().out
     for name in ORDER:
         assert name in printed
-    assert "smoke 6, cpu 12, paper 120" in " ".join(printed.split())
+    assert "smoke 6, cpu 12, long 10, paper 120" in " ".join(printed.split())
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["resolutoin"], "did you mean 'resolution'?"),
-        (["resolution", "--budget", "gpu"], "budget must be one of smoke, cpu, paper; got 'gpu'"),
+        (["resolution", "--budget", "gpu"], "budget must be one of smoke, cpu, long, paper; got 'gpu'"),
+        (["parameters", "--budget", "long"], "budget 'long' is for sampling, resolution,"),
         (["resolution", "--executor", "ray", "--processes", "2"], "--processes is for --executor local"),
         (["resolution", "--processes", "4096"], "cores of this machine, got 4096"),
     ],

@@ -23,7 +23,8 @@ def test_there_are_sixteen() -> None:
 def test_all_runs_are_well_formed(experiment, budget: str) -> None:
     """Settings that the networks, grids, optimisers and data take; no two runs alike, names that are file names."""
     runs = experiment.runs(budget)
-    assert len({run.name for run in runs}) == len(runs) > 0
+    assert len({run.name for run in runs}) == len(runs)
+    assert bool(runs) == experiment.has(budget)
     for run in runs:
         config = run.config
         assert re.fullmatch(r"[\w=,.+\-²⁺×⋊]+", run.name)
@@ -61,6 +62,15 @@ def test_paper_is_the_published_regime(experiment) -> None:
         assert config["network"]["kernel"]["omega0"] == 10
 
 
+def test_the_long_budget_sees_all_images_and_times_nothing() -> None:
+    for experiment in experiments():
+        for run in experiment.runs("long"):
+            assert run.config["data"]["limit"] == 10_000
+            assert run.config["timing"] is None
+            assert not run.config["data"]["augment"]["rotate"]
+            assert run.seed < (5 if experiment.id in ("resolution", "sampling", "scale-extent", "activations") else 3)
+
+
 def test_other_settings_are_another_run() -> None:
     run = find("sampling").runs("smoke")[0]
     assert run.name == find("sampling").runs("smoke")[0].name
@@ -76,7 +86,7 @@ def test_recipes_cannot_set_what_is_not_there() -> None:
 def test_unknown_names_are_named() -> None:
     with pytest.raises(ValueError, match=r"redundancy, .* got 'resolutoin'; did you mean 'resolution'\?"):
         find("resolutoin")
-    with pytest.raises(ValueError, match=r"smoke, cpu, paper; got 'papr'; did you mean 'paper'\?"):
+    with pytest.raises(ValueError, match=r"smoke, cpu, long, paper; got 'papr'; did you mean 'paper'\?"):
         find("sampling").runs("papr")
 
 
@@ -93,12 +103,14 @@ def test_what_recipes_refer_to_is_there(experiment) -> None:
     """Axes of figures, claims and published values are axes of the sweep, at every budget they apply to."""
     recipe, runs = experiment.recipe, experiment.runs("paper")
     axes = {name for run in runs for name in run.axes}
-    for claim in recipe["claims"]:
-        assert claim["expect"] in WORDS
-        assert set(claim.get("at", {})) <= axes
-        for side in ("left", "right"):
-            where = claim[side].get("where", {})
-            assert any(all(run.axes.get(k) == v for k, v in where.items()) for run in runs), where
+    for budget in ("paper", *(["long"] if experiment.has("long") else [])):
+        swept = experiment.runs(budget)
+        for claim in experiment.claims(budget):
+            assert claim["expect"] in WORDS
+            assert set(claim.get("at", {})) <= axes
+            for side in ("left", "right"):
+                where = claim[side].get("where", {})
+                assert any(all(run.axes.get(k) == v for k, v in where.items()) for run in swept), where
     for value in published(experiment.id):
         if value.where is not None:
             assert any(all(run.axes.get(k) == v for k, v in value.where.items()) for run in runs), value

@@ -1,7 +1,8 @@
 import pytest
 
 from sepgconv.reproduce import find
-from sepgconv.reproduce.claims import OPEN, SUPPORTED, decide, judge, verdicts
+from sepgconv.reproduce.claims import OPEN, decide, judge, verdicts
+from sepgconv.reproduce.intervals import SUPPORTED
 from sepgconv.reproduce.store import Store
 from sepgconv.reproduce.summary import Row, Stat, Summary, published_for, summarise
 from sepgconv.reproduce.tables import table

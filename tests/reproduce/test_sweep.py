@@ -119,6 +119,8 @@ def test_time_is_measured_alone(runs: list[Run]) -> None:
     (shared, where, work), (alone, single, wide) = batches([*timed, *runs], Processes(2, 1), job)
     assert (shared, where, work) == (runs, Processes(2, 1), job)
     assert (alone, single, wide) == (timed, Processes(1, 2), Job("scratch", threads=2))
+    untimed = find("factorisations").runs("long")  # an experiment that is timed at other budgets
+    assert batches(untimed, Processes(2, 1), job) == [(untimed, Processes(2, 1), job)]
 
 
 def test_threads_times_processes_fit_the_cores() -> None:

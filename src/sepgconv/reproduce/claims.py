@@ -1,14 +1,16 @@
 """What the paper claims, compared with the numbers there are."""
 
 import math
-from dataclasses import dataclass
+import statistics
+from dataclasses import dataclass, replace
 
 from sepgconv.data.registry import entry
 
 from .experiment import Plain
-from .summary import Row, Summary
+from .intervals import SUPPORTED, UNFINISHED, Interval, paired
+from .summary import Row, Stat, Summary
 
-SUPPORTED, CONTRADICTED, OPEN, MIXED = "supported", "not supported", "within the spread", "mixed"
+CONTRADICTED, OPEN, MIXED = "not supported", "within the spread", "mixed"
 UNTESTED = "not tested"
 WORDS = {"lower": "lower", "higher": "higher", "not higher": "not higher"}
 
@@ -19,18 +21,57 @@ class Verdict:
 
     Args:
         claim: as the recipe has it.
-        word: `supported`, perhaps `in part`, `not supported`, `mixed`, `within the spread` or `not tested`.
+        word: `supported`, perhaps `in part`, `not supported`, `mixed`, `within the spread` or `not tested`; at the
+            budget `long`: `supported`, `refuted`, `undecided` or `not finished`.
         details: the numbers, one comparison each.
+        interval: that decides, at the budget `long`.
     """
 
     claim: Plain
     word: str
     details: list[str]
+    interval: Interval | None = None
 
 
 def verdicts(summary: Summary) -> list[Verdict]:
     """All claims of an experiment's recipe."""
-    return [judge(claim, summary) for claim in summary.experiment.recipe.get("claims", ())]
+    rule = judge_by_seeds if summary.budget == "long" else judge
+    return [rule(claim, summary) for claim in summary.experiment.claims(summary.budget)]
+
+
+def judge_by_seeds(claim: Plain, summary: Summary) -> Verdict:
+    """By the rule of `intervals`, once all runs that it names are there."""
+    expected(claim)
+    metrics = {side: claim[side]["metric"] for side in ("left", "right")}
+    runs = summary.experiment.runs(summary.budget)
+    seeds = sorted({run.seed for run in runs})
+    settings = {run.name.rsplit("-seed", 1)[0]: run.axes for run in runs}.values()
+    planned = [Row(axes, {name: Stat(0.0, None, 0) for name in metrics.values()}) for axes in settings]
+    found = pairs(claim, summary)
+    differences = [paired(left.seeds[metrics["left"]], right.seeds[metrics["right"]], seeds) for left, right in found]
+    complete = [each for each in differences if each is not None]
+    details = [
+        f"{label(left, right)}: {number(left.metrics[metrics['left']].mean)} against "
+        f"{number(right.metrics[metrics['right']].mean)}{f', difference {Interval.of(each)}' if each else ''}"
+        for (left, right), each in zip(found, differences, strict=True)
+    ]
+    if not complete or len(complete) < len(pairs(claim, replace(summary, rows=planned))):
+        return Verdict(claim, UNFINISHED, details)
+    interval = Interval.of([statistics.fmean(each) for each in zip(*complete, strict=True)])
+    return Verdict(claim, interval.decide(claim["expect"]), details, interval)
+
+
+def expected(claim: Plain) -> str:
+    """What a claim expects of its left side."""
+    if claim["expect"] not in WORDS:
+        raise ValueError(f"expect must be one of {', '.join(WORDS)}; got {claim['expect']!r}")
+    return claim["expect"]
+
+
+def label(left: Row, right: Row) -> str:
+    """What two settings have in common."""
+    same = {k: v for k, v in left.axes.items() if right.axes.get(k) == v}
+    return ", ".join(f"{k} {v}" for k, v in same.items()) or "overall"
 
 
 def judge(claim: Plain, summary: Summary) -> Verdict:
@@ -39,8 +80,7 @@ def judge(claim: Plain, summary: Summary) -> Verdict:
     A difference counts if it exceeds the spread: the standard errors of both means, over seeds and, for errors and
     accuracies, over test images.
     """
-    if claim["expect"] not in WORDS:
-        raise ValueError(f"expect must be one of {', '.join(WORDS)}; got {claim['expect']!r}")
+    expected(claim)
     signs, details = [], []
     for left, right in pairs(claim, summary):
         a, b = left.metrics[claim["left"]["metric"]], right.metrics[claim["right"]["metric"]]
@@ -50,10 +90,8 @@ def judge(claim: Plain, summary: Summary) -> Verdict:
         difference = a.mean - b.mean
         sign = 0 if abs(difference) <= spread else 1 if difference > 0 else -1
         signs.append(sign)
-        same = {k: v for k, v in left.axes.items() if right.axes.get(k) == v}
-        label = ", ".join(f"{k} {v}" for k, v in same.items()) or "overall"
         ratio = f", a factor of {b.mean / a.mean:.3g}" if "seconds" in claim["left"]["metric"] and a.mean else ""
-        details.append(f"{label}: {number(a.mean)} against {number(b.mean)}, spread {spread:.2g}{ratio}")
+        details.append(f"{label(left, right)}: {number(a.mean)} against {number(b.mean)}, spread {spread:.2g}{ratio}")
     return Verdict(claim, decide(claim["expect"], signs), details)
 
 

@@ -33,6 +33,11 @@ def main(arguments: Sequence[str]) -> int:
     chosen = experiments() if options.experiment in ("all", "report") else (find(options.experiment),)
     for experiment in chosen:
         experiment.budget(options.budget)  # a misspelt budget is found before any work
+    there = [experiment for experiment in chosen if experiment.has(options.budget)]
+    if not there:
+        names = ", ".join(each.id for each in experiments() if each.has(options.budget))
+        raise ValueError(f"budget {options.budget!r} is for {names}; got {options.experiment!r}")
+    chosen = there
     if options.docs:
         check_outputs(options.docs, name="docs")  # before hours of training
     store = Store(options.output)
@@ -110,7 +115,7 @@ def listing(console: Console) -> None:
     """Prints the experiments."""
     table = Table.grid("", "", padding=(0, 2))
     for experiment in experiments():
-        counts = ", ".join(f"{budget} {len(experiment.runs(budget))}" for budget in BUDGETS)
+        counts = ", ".join(f"{budget} {len(experiment.runs(budget))}" for budget in BUDGETS if experiment.has(budget))
         table.add_row(f"[bold]{experiment.id}[/bold]", experiment.title)
         table.add_row("", f"[dim]{experiment.where}; runs: {counts}[/dim]")
     console.print(table, highlight=False)

@@ -14,7 +14,8 @@ from typing import Any
 import yaml
 
 Plain = dict[str, Any]
-BUDGETS = ("smoke", "cpu", "paper")
+BUDGETS = ("smoke", "cpu", "long", "paper")
+CHOSEN = ("long",)  # budgets that only the experiments have whose recipes name them
 ORDER = (
     "redundancy",
     "redundancy-separable",
@@ -41,7 +42,7 @@ class Run:
 
     Args:
         experiment: the id of the experiment that it belongs to.
-        budget: `smoke`, `cpu` or `paper`.
+        budget: one of `BUDGETS`.
         axes: the values, by name, in which it differs from the sweep's other settings.
         config: all settings, as `runs.execute` takes them.
         seed: of all that is random.
@@ -97,9 +98,19 @@ class Experiment:
             "substitute": {**shared.get("substitute", {}), **own.get("substitute", {})},
         }
 
+    def has(self, budget: str) -> bool:
+        """Whether there are runs at a budget."""
+        return budget not in CHOSEN or budget in (self.recipe.get("budgets") or {})
+
+    def claims(self, budget: str) -> list[Plain]:
+        """What is judged at a budget."""
+        return self.budget(budget).get("claims", self.recipe.get("claims", []))
+
     def runs(self, budget: str) -> list[Run]:
         """All runs of the sweep at a budget, seeds innermost."""
         chosen = self.budget(budget)
+        if not self.has(budget):
+            return []
         base = deepcopy(regime()["defaults"])
         for section, own in (self.recipe.get("defaults") or {}).items():  # keys that only this experiment has
             base[section].update(own)

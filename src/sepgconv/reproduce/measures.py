@@ -32,7 +32,7 @@ def error(run: Run, folder: Path, root: str | None) -> Plain:
     row = metrics(model, result)
     if run.config["timing"] is not None:
         row |= epoch_time(classifier(run), data, run.config["timing"])
-    return {"rows": [{"axes": {}, "metrics": row}]}
+    return {"rows": [{"axes": {}, "metrics": row}], "arrays": {"course": result["course"]}}
 
 
 def count(run: Run, folder: Path, root: str | None) -> Plain:
@@ -58,7 +58,7 @@ def invariance(run: Run, folder: Path, root: str | None) -> Plain:
     summary = {"mean_error": sum(errors) / len(errors), "worst_error": max(errors)}
     return {
         "rows": [{"axes": {}, "metrics": metrics(model, result) | summary}],
-        "arrays": {"angles": angles, "errors": errors},
+        "arrays": {"angles": angles, "errors": errors, "course": result["course"]},
     }
 
 

@@ -106,6 +106,7 @@ def train(run: Run, folder: Path, root: str | None) -> tuple[Classifier, Images,
     """Fits the run's network, tests it once, and loads the weights that were best on validation."""
     config = run.config
     model, data = classifier(run), images(config, run.seed, root)
+    history = History()
     trainer = Trainer(
         default_root_dir=folder,
         accelerator="auto",
@@ -115,11 +116,12 @@ def train(run: Run, folder: Path, root: str | None) -> tuple[Classifier, Images,
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        callbacks=[History(), Checkpoints()],
+        callbacks=[history, Checkpoints()],
         limit_val_batches=batches(config, "valid"),
         limit_test_batches=batches(config, "test"),
     )
     result = fit(trainer, model, data, "last", draw=False)
+    result["course"] = {name: [round(row[name], 3) for row in history.rows] for name in ("train/error", "val/error")}
     best = storage.read(folder / "checkpoints" / storage.BEST)  # also for a run that was killed after its test
     model.load_state_dict(best["state_dict"])
     return model.cpu().eval(), data, result
@@ -138,6 +140,7 @@ def metrics(model: Classifier, result: Plain) -> dict[str, float]:
         "test_error": error,
         "test_accuracy": 100 - error,
         "val_error": result["metrics"]["best"]["score"],
+        "train_error": result["metrics"]["final"]["train/error"],
         "parameters": parameters(model),
         "seconds_fit": result["seconds"]["fit"],
     }

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -39,10 +39,11 @@ class Stat:
 
 @dataclass(frozen=True)
 class Row:
-    """A setting of a sweep with its metrics over all seeds that are finished."""
+    """A setting of a sweep with its metrics over all seeds that are finished, and each metric by seed."""
 
     axes: Plain
     metrics: dict[str, Stat]
+    seeds: dict[str, dict[int, float]] = field(default_factory=dict)
 
     def matches(self, where: Mapping[str, Any]) -> bool:
         """Whether the axes have these values."""
@@ -137,12 +138,15 @@ def summarise(experiment: Experiment, budget: str, store: Store) -> Summary:
     """Collects the results there are."""
     runs = experiment.runs(budget)
     results = [result for run in runs if (result := store.read(run)) is not None]
-    groups: dict[tuple, tuple[Plain, dict[str, list[float]]]] = {}
+    groups: dict[tuple, tuple[Plain, dict[str, dict[int, float]]]] = {}
     for result in results:
         for row in result["rows"]:
             axes = {**result["axes"], **row["axes"]}
             _, metrics = groups.setdefault(tuple(axes.items()), (axes, {}))
             for name, value in row["metrics"].items():
-                metrics.setdefault(name, []).append(value)
-    rows = [Row(axes, {name: Stat.of(v) for name, v in metrics.items()}) for axes, metrics in groups.values()]
+                metrics.setdefault(name, {})[result["seed"]] = value
+    rows = [
+        Row(axes, {name: Stat.of([*values.values()]) for name, values in metrics.items()}, metrics)
+        for axes, metrics in groups.values()
+    ]
     return Summary(experiment, budget, results, rows, len(runs) - len(results))

@@ -83,7 +83,7 @@ def cost(run: Run) -> float:
 
 def batches(runs: Sequence[Run], executor: Executor, job: Work) -> list[tuple[list[Run], Executor, Work]]:
     """The runs that can share the machine, then those that measure time, one by one with all its threads."""
-    alone = [bool(find(run.experiment).recipe.get("exclusive")) for run in runs]
+    alone = [bool(find(run.experiment).recipe.get("exclusive")) and run.config["timing"] is not None for run in runs]
     parts = [[run for run, chosen in zip(runs, alone, strict=True) if chosen is kind] for kind in (False, True)]
     single, wide = executor, job
     if isinstance(executor, Processes) and not executor.gpus:

@@ -1,0 +1,105 @@
+"""The rule of the budget `long`, on made-up numbers."""
+
+import math
+
+import pytest
+
+from sepgconv.reproduce import find
+from sepgconv.reproduce.claims import judge_by_seeds, verdicts
+from sepgconv.reproduce.intervals import REFUTED, SUPPORTED, UNDECIDED, UNFINISHED, Interval, paired
+from sepgconv.reproduce.store import Store
+from sepgconv.reproduce.summary import Summary, summarise
+from sepgconv.reproduce.tables import page
+
+SEPARABLE = [1.50, 1.60, 1.40, 1.55, 1.45]
+NONSEPARABLE = [1.80, 1.85, 1.75, 1.80, 1.80]
+
+
+def summary(tmp_path, separable: list[float], nonseparable: list[float]) -> Summary:
+    """Of `resolution`, with these errors by seed."""
+    store, values = Store(tmp_path), {"separable": separable, "nonseparable": nonseparable}
+    for run in find("resolution").runs("long"):
+        errors = values[run.axes["factorisation"]]
+        if run.seed < len(errors):
+            result = {"format": 1, "axes": run.axes, "config": run.config, "seed": run.seed, "seconds": 60.0}
+            result |= {"hardware": {"gpus": [], "threads": 1, "cpu": "made up"}, "versions": {}}
+            store.write(run, {**result, "rows": [{"axes": {}, "metrics": {"test_error": errors[run.seed]}}]})
+    return summarise(find("resolution"), "long", store)
+
+
+def test_an_interval_is_students() -> None:
+    found = Interval.of([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert found.mean == 3
+    reach = 2.776 * math.sqrt(2.5 / 5)
+    assert found.low == pytest.approx(3 - reach)
+    assert found.high == pytest.approx(3 + reach)
+    assert str(found) == "+3 [+1.04, +4.96], 5 seeds"
+    with pytest.raises(ValueError, match="2 to 11 seeds, got 1"):
+        Interval.of([1.0])
+
+
+@pytest.mark.parametrize("expect", ["lower", "higher", "not higher"])
+def test_a_claim_turned_round_turns_the_verdict(tmp_path, expect: str) -> None:
+    claim = {**find("resolution").claims("long")[0], "expect": expect}
+    there = judge_by_seeds(claim, summary(tmp_path / "a", SEPARABLE, NONSEPARABLE))
+    back = judge_by_seeds(claim, summary(tmp_path / "b", NONSEPARABLE, SEPARABLE))
+    lower = [SUPPORTED, REFUTED] if expect != "higher" else [REFUTED, SUPPORTED]
+    assert [there.word, back.word] == lower
+    assert there.interval is not None
+    assert back.interval is not None
+    assert (there.interval.low, there.interval.high) == pytest.approx((-back.interval.high, -back.interval.low))
+
+
+def test_an_interval_that_holds_zero_decides_nothing(tmp_path) -> None:
+    mixed = [1.9, 1.2, 1.8, 1.6, 1.75]
+    for number, sides in enumerate([(mixed, NONSEPARABLE), (NONSEPARABLE, mixed)]):
+        (verdict,) = verdicts(summary(tmp_path / str(number), *sides))
+        assert verdict.word == UNDECIDED
+        assert verdict.interval is not None
+        assert verdict.interval.low < 0 < verdict.interval.high
+
+
+def test_seeds_are_paired(tmp_path) -> None:
+    """A difference that every seed shows counts, though the seeds differ by far more."""
+    nonseparable = [1.0, 2.0, 3.0, 4.0, 5.0]
+    close = [value - 0.1 - 0.001 * seed for seed, value in enumerate(nonseparable)]
+    (verdict,) = verdicts(summary(tmp_path / "a", close, nonseparable))
+    assert verdict.word == SUPPORTED
+    (verdict,) = verdicts(summary(tmp_path / "b", close[::-1], nonseparable))
+    assert verdict.word == UNDECIDED
+    assert paired({0: 1.0, 1: 2.0}, {1: 1.0, 0: 3.0}, [0, 1]) == [-2.0, 1.0]
+    assert paired({0: 1.0}, {0: 3.0, 1: 1.0}, [0, 1]) is None
+
+
+def test_nothing_is_judged_before_all_its_runs_are_there(tmp_path) -> None:
+    (verdict,) = verdicts(summary(tmp_path / "a", SEPARABLE[:4], NONSEPARABLE))
+    assert verdict.word == UNFINISHED
+    assert verdict.interval is None
+    (verdict,) = verdicts(summary(tmp_path / "b", SEPARABLE, []))
+    assert verdict.word == UNFINISHED
+
+
+def test_settings_of_a_claim_are_averaged_seed_by_seed(tmp_path) -> None:
+    """At 8 rotations better by 1, at 4 worse by 1: nothing is left of the difference, which both settings show."""
+    experiment, store = find("sampling"), Store(tmp_path)
+    signs = {2: 0.0, 4: 1.0, 8: -1.0}
+    for run in experiment.runs("long"):
+        wobble = 0.01 * (run.seed - 2) * (1 if run.axes["sampling"] == "random" else -1)
+        sign = signs[run.axes["rotations"]] if run.axes["sampling"] == "random" else 0.0
+        result = {"format": 1, "axes": run.axes, "config": run.config, "seed": run.seed}
+        store.write(run, {**result, "rows": [{"axes": {}, "metrics": {"test_error": 2 + sign + wobble}}]})
+    found = summarise(experiment, "long", store)
+    assert [verdict.word for verdict in verdicts(found)] == [UNDECIDED, REFUTED, SUPPORTED]
+    together = judge_by_seeds({**experiment.claims("long")[0], "at": {"rotations": [4, 8]}}, found)
+    assert together.interval is not None
+    assert together.interval.mean == pytest.approx(0, abs=1e-9)
+    assert len(together.details) == 2
+
+
+def test_the_page_has_the_rule_the_interval_and_the_number_of_claims(tmp_path) -> None:
+    text = page([(summary(tmp_path, SEPARABLE, NONSEPARABLE), "figure.png", "")], "long")
+    assert "| supported: -0.3 [-0.362, -0.238], 5 seeds | resolution |" in text
+    assert "**Supported, difference -0.3 [-0.362, -0.238], 5 seeds**" in text
+    assert "Claims judged: 1." in text
+    assert "0.1 of them" in text
+    assert "made again from MNIST" in text
