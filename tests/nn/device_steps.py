@@ -135,7 +135,7 @@ def main() -> int:
                 plans = [module.plan for module in model.modules() if isinstance(module, sg.GroupConv)]
                 problems[f"{label}: plans"] = [str(plan) for plan in plans if "Fourier" in str(plan)]
     with FakeTensorMode():
-        problems["control"] = watch(lambda: torch.ones(1).to(NAME).item())  # what must be found
+        problems["control"] = watch(lambda: torch.ones(1).to(NAME))  # what must be found
     print(json.dumps(problems))
     return 0
 

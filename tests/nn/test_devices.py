@@ -19,6 +19,6 @@ def problems() -> dict[str, list[str]]:
 def test_a_step_elsewhere_copies_nothing_and_waits_for_nothing(problems: dict[str, list[str]]) -> None:
     control = " ".join(problems.pop("control"))
     assert "_to_copy" in control
-    assert "waits for the device" in control
+    assert "on the CPU" in control  # a number that the host asks for is an error of its own with fake tensors
     assert len(problems) >= 20
     assert {name: found for name, found in problems.items() if found} == {}

@@ -132,17 +132,17 @@ def test_a_prediction_that_is_not_finite_is_an_error(tmp_path, capsys):
     ("change", "message"),
     [
         (lambda c: c.pop("Images"), "does not say how its images were prepared"),
-        (lambda c: c["Images"].pop("std"), "'std'"),
+        (lambda c: c["Images"].pop("std"), "Images.std must be a list of numbers"),
         (lambda c: c["Images"].update(mean=[0.1, 0.2]), "mean and std must have 1 values"),
-        (lambda c: c["Images"].update(std=[float("nan")]), "mean and std must have 1 values"),
-        (lambda c: c["Images"].update(mean=["a"]), "mean and std must have 1 values"),
+        (lambda c: c["Images"].update(std=[float("nan")]), "Images.std must be a finite number"),
+        (lambda c: c["Images"].update(mean=["a"]), "Images.mean must be a finite number"),
         (lambda c: c["Images"].update(class_names=["a"]), "1 class names for 10 classes"),
-        (lambda c: c["hyper_parameters"].pop("grid"), "'grid'"),
+        (lambda c: c["hyper_parameters"].pop("grid"), "grid must be a mapping of names"),
         (lambda c: c["hyper_parameters"]["network"].update(image_size="28"), "cannot be used"),
         (lambda c: c["hyper_parameters"]["network"].update(image_size=28.0), "image_size must be a whole number"),
         (lambda c: c["hyper_parameters"]["grid"].update(rotations="four"), "cannot be used"),
-        (lambda c: c["hyper_parameters"].update(network=3), "cannot be used"),
-        (lambda c: c.update(state_dict=[1]), "cannot be used"),
+        (lambda c: c["hyper_parameters"].update(network=3), "network must be a mapping of names"),
+        (lambda c: c.update(state_dict=[1]), "state_dict must be a mapping of names"),
     ],
 )
 def test_settings_that_do_not_fit_are_an_error(tmp_path, change, message):

@@ -118,10 +118,14 @@ class GroupKernel(nn.Module):
         if self.source:
             pairs = zip(self.source.axes, self.grid.axes, strict=True)
             self.relatives = tuple(relative_elements(source, target) for source, target in pairs)
+        rank = len(self.names)
+        self.pair_shapes = [[1] * (2 * rank) for _ in self.relatives]
+        """Where the tables `(o, h)` of each part stand among the axes `(o…, h…)`."""
         for part, table in enumerate(self.relatives):
+            self.pair_shapes[part][part], self.pair_shapes[part][rank + part] = table.index.shape
             constant(f"offsets{part}", table.values)
             constant(f"index{part}", table.index)
-            constant(f"volume{part}", self._on_axes(table.weight, part, 3))
+            constant(f"volume{part}", table.weight)
         for grid in {self.grid, self.source} - {None}:
             if grid.offset.device != like.device:  # made on the meta device, and loaded since
                 grid.settle(like)
@@ -196,19 +200,13 @@ class GroupKernel(nn.Module):
         columns = [positions.reshape(*self.grid.shape, *(1,) * len(self.names), *positions.shape[-2:])]
         for part in parts:
             pairs = self._offsets(part)[getattr(self, f"index{part}")]
-            columns.append(self._on_axes(pairs, part, 2))
+            columns.append(pairs.reshape(*self.pair_shapes[part], 1, 1))
         if element is not None:
             # An axis on which a column is constant has length 1.
             columns = [c[tuple(min(e, n - 1) for e, n in zip(element, c.shape, strict=False))] for c in columns]
         shape = torch.broadcast_shapes(*(column.shape[:-1] for column in columns))
         rows = torch.cat([column.expand(*shape, -1) for column in columns], dim=-1)
         return rows.flatten(0, -2), shape
-
-    def _on_axes(self, table: Float[Tensor, "o h"], part: int, more: int) -> Tensor:
-        """A table of one part on its axes of `(o…, h…)`, with more axes behind."""
-        shape = [1] * (2 * len(self.names))
-        shape[part], shape[len(self.names) + part] = table.shape
-        return table.reshape(*shape, *(1,) * more)
 
     def _evaluate(self, number: int, positions: Float[Tensor, "*o k d"]) -> Values:
         """One factor's values on the current grids."""
@@ -234,4 +232,6 @@ class GroupKernel(nn.Module):
             positions, window = self.positions()
             values = [self._evaluate(number, positions) for number in range(len(self.factors))]
             values.append((window * self.gain).reshape(*self.grid.shape, *(1,) * len(self.names), -1, 1, 1))
-        return values + [getattr(self, f"volume{part}") for part in range(len(self.relatives))]
+        for part, shape in enumerate(self.pair_shapes):
+            values.append(getattr(self, f"volume{part}").reshape(*shape, 1, 1, 1))
+        return values

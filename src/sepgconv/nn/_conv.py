@@ -181,7 +181,7 @@ class _Conv(nn.Module):
                 f"{name} with kernel_size={self.kernel_size} and padding={self.padding} "
                 f"does not fit an input of shape {tuple(x.shape)}"
             )
-        if torch._C._is_tracing():
+        if not torch.compiler.is_compiling() and torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
             raise ValueError(f"{name} cannot be traced by torch.jit, which would freeze its kernel; use torch.export")
         if kernel.names and self.stride > 1:
             symmetric_sampling(self, tuple(x.shape[-space:]), self.kernel_size, self.stride, self.padding)
