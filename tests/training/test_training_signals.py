@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,14 @@ from training_helpers import RECIPE, assert_same
 
 from sepgconv import cli
 from sepgconv.training import Classifier, fit, run, storage
+
+
+@pytest.fixture(autouse=True)
+def _as_a_process_begins() -> Iterator[None]:
+    """Without a handler of somebody else's, which would stay: Ray leaves one behind in the process that uses it."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def send(number: signal.Signals, step: int, monkeypatch) -> None:
