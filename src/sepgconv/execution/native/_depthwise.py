@@ -52,9 +52,11 @@ def depthwise(
 
 def followed(result: Tensor, bias: Tensor | None, *, relu: bool, addend: Tensor | None) -> Tensor:
     """What may follow a convolution, with stock operations: a bias that fits it, a ReLU, an addend and its ReLU."""
+    # A result that nobody differentiates may be written over: nobody else has seen it.
+    over = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or in_transform())
     result = result if bias is None else result + bias
-    result = F.relu(result) if relu else result
-    return result if addend is None else F.relu(result + addend)
+    result = F.relu(result, inplace=over) if relu else result
+    return result if addend is None else F.relu(result + addend, inplace=over)
 
 
 def _plain(x: Tensor, weight: Tensor, stride: int, padding: tuple[int, int]) -> Tensor:
