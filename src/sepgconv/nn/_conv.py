@@ -99,6 +99,7 @@ class _Conv(nn.Module):
             source=kernel.source.shape if kernel.source else (1,) * rank,
             target=kernel.grid.shape,
             circulant=tuple(table.circulant for table in kernel.relatives) or (False,) * rank,
+            dihedral=tuple(table.dihedral for table in kernel.relatives) or (False,) * rank,
             band=tuple(table.band for table in kernel.relatives) or (None,) * rank,
         )
         self._plans = {kind: make_plan(kernel.terms, sizes, self.execution, kind) for kind in ("cpu", "other")}
