@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from jaxtyping import Float
@@ -22,13 +23,17 @@ class O2(Group):
     space: int = 2
 
     name = "orthogonal"
-    keyword = "rotations"
     dim, dimension, numbers = 2, 1, 2
     seen = (Coordinate("rotation", 2), Coordinate("mirror"))
 
     def __post_init__(self) -> None:
         if self.space != 2:
             raise ValueError(f"O2 acts on the plane, got space={self.space}")
+
+    @property
+    def keyword(self) -> str:
+        """Rotations are counted, not elements."""
+        return "rotations"
 
     def product(self, a: Element, b: Element) -> Element:
         """Angles add, or subtract after a mirror."""
@@ -58,10 +63,9 @@ class O2(Group):
 
     def sample(self, count: int, extent: float) -> Elements:
         """Equidistant rotations, then their mirror images."""
-        angles = torch.arange(count, dtype=torch.float64, device="cpu") * self.cell(count, extent)
-        return torch.stack([_wrap(angles.repeat(2)), torch.ones_like(angles).repeat(2)], -1) * torch.tensor(
-            [[1.0, 1.0]] * count + [[1.0, -1.0]] * count, dtype=torch.float64, device="cpu"
-        )
+        angles = _wrap(torch.arange(count, dtype=torch.float64, device="cpu") * self.cell(count, extent))
+        signs = torch.ones_like(angles)
+        return torch.stack([angles.repeat(2), torch.cat([signs, -signs])], -1)
 
     def cell(self, count: int, extent: float) -> float:
         """The angle between neighbouring rotations."""
@@ -128,7 +132,7 @@ class SO3(Group):
 
     def sample(self, count: int, extent: float) -> Elements:
         """The rotations of a Platonic solid."""
-        return _solid(count)
+        return torch.tensor(_solid(count), dtype=torch.float64, device="cpu")
 
     def draw(self, uniform: Algebra, cell: float) -> Algebra:
         """Evenly over all of SO(3): no cell of a finite subgroup is simpler."""
@@ -169,8 +173,12 @@ def _of_quaternions(q: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 9"]:
     return torch.stack(entries, -1)
 
 
-def _solid(count: int) -> Float[Tensor, "h 9"]:
-    """The rotations of a tetrahedron, a cube or an icosahedron, the identity first; those they share are equal."""
+@cache
+def _solid(count: int) -> tuple[tuple[float, ...], ...]:
+    """The rotations of a tetrahedron, a cube or an icosahedron, the identity first; those they share are equal.
+
+    Plain numbers: a tensor that is kept for the whole process would belong to a device and a mode.
+    """
     eye = torch.eye(3, dtype=torch.float64, device="cpu")
     found = []
     for places in itertools.permutations(range(3)):
@@ -184,4 +192,4 @@ def _solid(count: int) -> Float[Tensor, "h 9"]:
         fifth = SO3().exp(axis / axis.norm() * (2 * math.pi / 5)).unflatten(-1, (3, 3))
         turns = [torch.linalg.matrix_power(fifth, n) for n in range(5)]
         found = [turn @ matrix for turn in turns for matrix in found]
-    return torch.stack(found).flatten(1)
+    return tuple(map(tuple, torch.stack(found).flatten(1).tolist()))

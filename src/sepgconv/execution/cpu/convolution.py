@@ -166,6 +166,15 @@ def circular_product(x: Tensor, blocks: Tensor, basis: Tensor) -> Tensor:
     """
     if native.CHOSEN and native.applies(x, blocks):
         return native.circular_product(x, blocks, basis)
+    return basis_product(x, blocks, basis)
+
+
+def basis_product(x: Tensor, blocks: Tensor, basis: Tensor) -> Tensor:
+    """Transforms to a basis, multiplies by one block per pair of its functions, transforms back.
+
+    Shapes:
+        x `(b, …, n, i)`, blocks `(pairs, 2i, 2j)`, basis `(2·pairs, n)` → `(b, …, n, j)`
+    """
     outer, basis = x.shape[:-2], basis.to(x.dtype)
     flat = x.reshape(math.prod(outer), *x.shape[-2:])
     waves = torch.bmm(basis.expand(flat.shape[0], -1, -1), flat)
