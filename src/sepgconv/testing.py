@@ -1,4 +1,7 @@
-"""Is it equivariant? `equivariance_error` gives numbers for a layer or model, `assert_equivariant` throws with them."""
+"""Is it equivariant? `equivariance_error` gives numbers for a layer or model, `assert_equivariant` throws with them.
+
+`assert_group` checks the facts that a group states.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -11,6 +14,9 @@ from torch import Tensor, nn
 
 from sepgconv.actions import act, is_identity, pixel_map, places_of, transform_space
 from sepgconv.grids import Grid
+from sepgconv.groups._laws import assert_group
+
+__all__ = ["ElementError", "EquivarianceReport", "assert_equivariant", "assert_group", "equivariance_error"]
 
 ROUNDING = 10  # an exact turn changes an output by up to 9 times what the last bit of its input does (measured)
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from sepgconv.grids._axis import Axis
 from sepgconv.grids._grid import Grid
@@ -88,8 +89,23 @@ def scale3(scales: int = 4, max_scale: float = 3**0.5, *, sampling: str = "fixed
     return Grid(3, (scales_of(3, scales, max_scale, sampling, scale_support),))
 
 
-GRIDS: dict[str, Callable[..., Grid]] = {
-    make.__name__: make
-    for make in (se2, e2, scale2, sim2, translation2, se3, scale3, translation3, scale1, translation1)
+class Named(NamedTuple):
+    """A group by name: the function that makes its grids, and what tables call it."""
+
+    make: Callable[..., Grid]
+    label: str
+
+
+GRIDS: dict[str, Named] = {
+    "se2": Named(se2, "SE(2)"),
+    "e2": Named(e2, "E(2)"),
+    "scale2": Named(scale2, "R²⋊R⁺"),
+    "sim2": Named(sim2, "Sim(2)"),
+    "translation2": Named(translation2, "R²"),
+    "se3": Named(se3, "SE(3)"),
+    "scale3": Named(scale3, "R³⋊R⁺"),
+    "translation3": Named(translation3, "R³"),
+    "scale1": Named(scale1, "R⋊R⁺"),
+    "translation1": Named(translation1, "R"),
 }
-"""All groups by name: for recipes, benchmarks and the command line."""
+"""All groups: for recipes, benchmarks and the command line. A group of your own is made with `Grid` and `Axis`."""

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sepgconv.groups._base import Algebra, Columns, Element, Group, Matrix
+from sepgconv.groups._base import Algebra, Columns, Coordinate, Element, Group, Matrix
 from sepgconv.groups._linear import OneParameter
 
 
@@ -40,6 +40,11 @@ class Product(Group):
     def numbers(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Sum of what the factors need."""
         return sum(factor.numbers for factor in self.factors)
+
+    @property
+    def seen(self) -> tuple[Coordinate, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The factors' coordinates, in order."""
+        return tuple(coordinate for factor in self.factors for coordinate in factor.seen)
 
     @property
     def commutes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
