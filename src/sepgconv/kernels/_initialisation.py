@@ -12,7 +12,7 @@ from torch import Tensor
 from sepgconv.grids import Axis
 from sepgconv.groups import OneParameter
 from sepgconv.kernels._factors import Factor, Term
-from sepgconv.kernels._networks import KernelNetwork
+from sepgconv.kernels._parametrisation import Parametrisation
 
 if TYPE_CHECKING:
     from sepgconv.kernels._kernel import GroupKernel
@@ -59,8 +59,8 @@ def initialise(kernel: "GroupKernel") -> None:
     depth = 0.4 * (kernel.grid.space + kernel.grid.group.dimension) if kernel.source else 0
     pending = {"x", *(range(len(kernel.names)) if kernel.source else ())}
     for factor, term, network in zip(kernel.factors, kernel.terms, kernel.networks, strict=False):
-        assert isinstance(network, KernelNetwork)
-        network.reset_hidden()
+        assert isinstance(network, Parametrisation)
+        network.reset_features()
         network.wake(_support(kernel, factor, term))
         network.reset_out(1.0)
         weighted = {*term.parts, *(["x"] if term.spatial else [])} & pending
@@ -87,12 +87,12 @@ def initialise(kernel: "GroupKernel") -> None:
     rest = _mean_spectrum(_seen(kernel, Factor("", ""), nothing, None, pending), _bases(kernel, nothing, pending))
     gain = (rest ** (depth + 1)).mean() / (rest**depth).mean() * kernel.channels[0] * kernel.gain**2
     first = kernel.networks[0]
-    assert isinstance(first, KernelNetwork)
+    assert isinstance(first, Parametrisation)
     first.scale_out(gain.rsqrt().item())
-    _balance([network for network in kernel.networks if isinstance(network, KernelNetwork)])
+    _balance([network for network in kernel.networks if isinstance(network, Parametrisation)])
 
 
-def _balance(networks: list[KernelNetwork]) -> None:
+def _balance(networks: list[Parametrisation]) -> None:
     """Gives the weights of all factors the same size, their product unchanged.
 
     A layer is blind to how its size is shared out, but Adam moves all weights by the same step: it would hardly move
@@ -104,7 +104,7 @@ def _balance(networks: list[KernelNetwork]) -> None:
         network.scale_out(size / own)
 
 
-def whitening(kernel: "GroupKernel", factor: Factor, network: KernelNetwork) -> Float[Tensor, "u u"]:
+def whitening(kernel: "GroupKernel", factor: Factor, network: Parametrisation) -> Float[Tensor, "u u"]:
     """The matrix that makes a network's hidden units nearly orthonormal on the kernel's support.
 
     Few sines of low frequency are almost the same function: independent weights would mostly draw multiples of their
@@ -127,7 +127,7 @@ def whitening(kernel: "GroupKernel", factor: Factor, network: KernelNetwork) -> 
     if kernel.kernel_size == 1:
         points[:, :spatial] = 0
     window = kernel.window(points[:, :spatial].norm(dim=-1))
-    units = (network.hidden(points) * window[:, None]).double()
+    units = (network.features(points) * window[:, None]).double()
     values, vectors = torch.linalg.eigh(units.t() @ units)
     largest = values[-1].clamp_min(1e-12)  # of units that are zero at all of these points, too
     dimension = sum(axis.group.dimension for axis in axes)
@@ -163,7 +163,7 @@ def _support(kernel: "GroupKernel", factor: Factor, term: Term) -> Float[Tensor,
 
 
 def _seen(
-    kernel: "GroupKernel", factor: Factor, term: Term, network: KernelNetwork | None, weighted: set
+    kernel: "GroupKernel", factor: Factor, term: Term, network: Parametrisation | None, weighted: set
 ) -> list[Float[Tensor, "*axes u"]]:
     """A factor's hidden units `(h…, y…, u)` as output elements see them: all scales, at one rotation.
 
@@ -180,13 +180,13 @@ def _seen_from(
     kernel: "GroupKernel",
     factor: Factor,
     term: Term,
-    network: KernelNetwork | None,
+    network: Parametrisation | None,
     weighted: set,
     positions: Tensor,
     window: Tensor,
 ) -> Float[Tensor, "*axes u"]:
     rows, shape = kernel.coordinates(factor, positions, place)
-    units = network.hidden(rows) if network and network.in_features else rows.new_ones(len(rows), 1)
+    units = network.features(rows) if network and network.in_features else rows.new_ones(len(rows), 1)
     units = units.reshape(*shape, -1)
     # Axes are (h of every part, k) for a spatial factor and (h of the parts it sees) for another.
     axes = {part: part if term.spatial else n for n, part in enumerate(term.parts)}
@@ -199,6 +199,8 @@ def _seen_from(
             units = units * row.reshape([-1 if n == axes[part] else 1 for n in range(units.ndim)])
         else:
             units = row.reshape(-1, *(1,) * units.ndim) * units
+    for part in set(axes) - weighted:  # another factor has summed over it: this one counts on average
+        units = units / units.shape[axes[part]] ** 0.5
     if "x" in weighted:
         row = window[place]
         units = units * row[:, None] if term.spatial else units.unsqueeze(-2) * row[:, None]

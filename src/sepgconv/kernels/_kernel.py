@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from sepgconv.grids import Grid, Relative, relative_elements
 from sepgconv.kernels._factors import Factor, Term
 from sepgconv.kernels._initialisation import initialise
-from sepgconv.kernels._networks import KernelConfig, KernelNetwork
+from sepgconv.kernels._networks import PARAMETRISATIONS, KernelConfig
+from sepgconv.kernels._parametrisation import Domain, Parametrisation
 from sepgconv.kernels._window import ball, taps
 
 Values = Float[Tensor, "*#o_h_k #i #j"]
@@ -66,12 +67,15 @@ class GroupKernel(nn.Module):
             [coordinate for axis in grid.axes for coordinate in axis.group.seen if coordinate.name in names]
             for names in seen
         ]
-        dims = [grid.space * ("x" in n) + sum(c.columns for c in f) for n, f in zip(seen, found, strict=True)]
-        sizes = zip(dims, self.widths, strict=True)
-        self.networks = nn.ModuleList(KernelNetwork(dim, math.prod(widths), config) for dim, widths in sizes)
         # |h⁻¹x| in these units ends at 1; the largest scale fills the window.
         self.radius = (kernel_size + 1) / 2 / grid.widening
         self.edge = min(1 / self.radius, 1.0)
+        domains = [
+            Domain(grid.space * ("x" in n), tuple(f), self.radius if kernel_size > 1 else 0.0, self.edge)
+            for n, f in zip(seen, found, strict=True)
+        ]
+        make, sizes = PARAMETRISATIONS[config.parametrisation], zip(domains, self.widths, strict=True)
+        self.networks = nn.ModuleList(make(domain, math.prod(widths), config) for domain, widths in sizes)
         self.gain = UNIT ** len(factors) / math.sqrt(channels[0] * self._reference_taps())
         rank = range(len(self.names))
         parts = [tuple(part for part in rank if self.columns(part, names)) for names in seen]
@@ -104,7 +108,7 @@ class GroupKernel(nn.Module):
     def like(self) -> Tensor:
         """A weight, for the precision and the device of constants."""
         network = self.networks[0]
-        assert isinstance(network, KernelNetwork)
+        assert isinstance(network, Parametrisation)
         return network.last
 
     @property

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from sepgconv import models
 from sepgconv.grids import GRIDS, Grid
-from sepgconv.kernels import KernelConfig, KernelNetwork
+from sepgconv.kernels import KernelConfig
 
 from .schedule import OneCycle
 
@@ -152,13 +152,11 @@ class OptimiserConfig:
 
 
 def _parameters_by_divisor(network: nn.Module) -> dict[float, list[nn.Parameter]]:
-    """All parameters, by what their learning rate is divided by: ω₀ in the hidden layers of SIRENs, else 1."""
-    divisors = {
-        parameter: module.config.omega0
-        for module in network.modules()
-        if isinstance(module, KernelNetwork) and module.config.activation == "sine"
-        for parameter in module.hidden.parameters()
-    }
+    """All parameters, by what their learning rate is divided by: what kernels say of theirs, else 1."""
+    divisors: dict[nn.Parameter, float] = {}
+    for module in network.modules():
+        slower: Callable[[], dict[nn.Parameter, float]] = getattr(module, "slower", dict)
+        divisors.update(slower())
     groups: dict[float, list[nn.Parameter]] = {1.0: []}
     for parameter in network.parameters():
         groups.setdefault(divisors.get(parameter, 1.0), []).append(parameter)
