@@ -1,4 +1,7 @@
-"""Is it equivariant? `equivariance_error` gives numbers for a layer or model, `assert_equivariant` throws with them."""
+"""Is it equivariant? `equivariance_error` gives numbers for a layer or model, `assert_equivariant` throws with them.
+
+`assert_group` checks the facts that a group states.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -9,8 +12,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from sepgconv.actions import act, quarter_turns, shift_of, transform_space
+from sepgconv.actions import act, is_identity, pixel_map, places_of, transform_space
 from sepgconv.grids import Grid
+from sepgconv.groups._laws import assert_group
+
+__all__ = ["ElementError", "EquivarianceReport", "assert_equivariant", "assert_group", "equivariance_error"]
 
 ROUNDING = 10  # an exact turn changes an output by up to 9 times what the last bit of its input does (measured)
 
@@ -62,20 +68,22 @@ class EquivarianceReport(list[ElementError]):
 
 
 def _name(grid: Grid, element: Tensor) -> str:
-    texts = []
-    for value, axis in zip(element.tolist(), grid.axes, strict=True):
-        texts.append(f"rotation {math.degrees(value):g}°" if axis.group.period else f"scale ×{value:.4g}")
-    return ", ".join(texts)
+    return grid.group.describe(element)
 
 
 def _default_elements(grid: Grid) -> list[Tensor]:
-    """All grid elements but the identity for a compact axis, one step for a truncated one."""
-    elements = []
+    """All grid elements but the identity along a compact axis, one step along a truncated one."""
+    group, elements = grid.group, []
+    identities = [axis.group.identity(torch.zeros(1, dtype=torch.float64)) for axis in grid.axes]
     for part, axis in enumerate(grid.axes):
-        for place in range(1, axis.count if axis.group.period else min(axis.count, 2)):
-            vector = torch.zeros(len(grid.axes), dtype=torch.float64)
-            vector[part] = place * axis.cell
-            elements.append(grid.group.exp(vector))
+        if axis.group.compact:
+            moves = axis.elements
+        else:  # from one element to the next
+            moves = axis.group.product(axis.elements[1:2], axis.group.inverse(axis.elements[:1]))
+        for move in moves:
+            element = torch.cat([*identities[:part], move, *identities[part + 1 :]])
+            if not is_identity(group.matrix(element)):
+                elements.append(element)
     return elements
 
 
@@ -130,7 +138,7 @@ def equivariance_error(
         module: a layer or a model, from images or features to features, images or invariants; by their number of axes.
         x: an input for it; with several images, errors are also given relative to how much the output varies.
         grid: the grid that the input lives on; for images, the one that the output lives on.
-        elements: group elements to try; by default all rotations of the grid and one step of scale.
+        elements: group elements to try; by default all rotations and mirrors of the grid and one step of scale.
         out_grid: the grid that the output lives on, if it is another one.
         trim: leaves out so many elements at both ends of a truncated axis, where neighbours are missing.
         disc: radius of the disc on which interpolated elements are compared, relative to the inscribed one.
@@ -147,7 +155,7 @@ def equivariance_error(
         noise = _rounding(module, x, reference) if len(x) > 1 else 0.0
         for element in _default_elements(grid) if elements is None else elements:
             matrix = grid.group.matrix(element.double())
-            exact = quarter_turns(matrix) is not None
+            exact = pixel_map(matrix) is not None
             norm = partial(_norm, exact=exact, disc=disc, space=space)
             moved, valid_in = act(x, element, grid)
             if valid_in is not None and not valid_in.all():
@@ -155,7 +163,7 @@ def equivariance_error(
             expected, valid = act(reference, element, target)
             found = _output(module, moved)
             if valid is not None:
-                keep = valid & _interior(target, trim, shift=shift_of(target, element) or [])
+                keep = valid & _interior(target, trim, places_of(target, element) or [])
                 if not keep.any():
                     raise ValueError(f"{_name(grid, element)} moves all of the features out of {target}")
                 found, expected = found[:, :, keep], expected[:, :, keep]
@@ -196,16 +204,15 @@ def _interpolation_alone(x: Tensor, matrix: Tensor, norm: Callable[[Tensor], flo
     return norm(back - x) / max(norm(x), 1e-30)
 
 
-def _interior(grid: Grid, trim: int, shift: list[int]) -> Tensor:
-    """Elements whose neighbours, before and after a shift, lie within a truncated grid."""
+def _interior(grid: Grid, trim: int, places: list[Tensor]) -> Tensor:
+    """Elements whose neighbours, before and after a move, lie within a truncated grid."""
     keep = torch.ones(grid.shape or (1,), dtype=torch.bool)
-    for part, (axis, places) in enumerate(zip(grid.axes, shift, strict=True)):
-        if axis.group.period is None and trim:
-            inside = [n for n in range(axis.count) if all(trim <= m < axis.count - trim for m in (n, n - places))]
-            if not inside:
-                raise ValueError(f"trim={trim} leaves none of {axis.count} {axis.keyword}")
-            lost = [n for n in range(axis.count) if n not in inside]
-            keep.index_fill_(part, torch.tensor(lost, dtype=torch.long), False)
+    for part, (axis, place) in enumerate(zip(grid.axes, places, strict=True)):
+        if not axis.group.compact and trim:
+            inside = [all(trim <= m < axis.size - trim for m in pair) for pair in enumerate(place.tolist())]
+            if not any(inside):
+                raise ValueError(f"trim={trim} leaves none of {axis.size} {axis.keyword}")
+            keep.index_fill_(part, (~torch.tensor(inside)).nonzero().flatten(), False)
     return keep.flatten()
 
 
@@ -238,7 +245,7 @@ def assert_equivariant(
         interpolated_tolerance: for both numbers of the others; by default they are reported but not judged.
     """
     elements = _default_elements(grid) if elements is None else list(elements)
-    if all(quarter_turns(grid.group.matrix(element.double())) == 0 for element in elements):
+    if all(is_identity(grid.group.matrix(element.double())) for element in elements):
         raise AssertionError(f"nothing was tested: no element but the identity, of {len(elements)} on {grid}")
     report = equivariance_error(module, x, grid=grid, elements=elements, **settings)
     if tolerance is None:
