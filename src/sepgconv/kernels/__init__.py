@@ -3,6 +3,7 @@
 from sepgconv.kernels._factors import FACTORISATIONS, LIFTING, Factor, Term, resolve
 from sepgconv.kernels._kernel import GroupKernel, Values, multiply
 from sepgconv.kernels._networks import KernelConfig, KernelNetwork
+from sepgconv.kernels._penalty import frequency_penalty
 from sepgconv.kernels._window import ball, taps
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Term",
     "Values",
     "ball",
+    "frequency_penalty",
     "multiply",
     "resolve",
     "taps",

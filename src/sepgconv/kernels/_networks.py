@@ -22,12 +22,15 @@ class KernelConfig:
         layers: number of hidden layers after the first.
         omega0: frequency multiplier ω₀ of the sine layers: small is smooth. Other activations ignore it.
         activation: `sine` (a SIREN), or `relu`, `leaky_relu`, `silu`.
+        cutoff: frequency in cycles per pixel, at the smallest scale, above which kernels are low-passed; None for
+            kernels as they come. 0.5 is what pixels hold. Kernels of one tap are exempt.
     """
 
     hidden: int = 64
     layers: int = 2
     omega0: float = 10.0
     activation: str = "sine"
+    cutoff: float | None = None
 
     def __post_init__(self) -> None:
         if self.hidden < 1:
@@ -38,6 +41,11 @@ class KernelConfig:
             raise ValueError(f"omega0 must be a positive number, got {self.omega0!r}")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {self.activation!r}")
+        if self.cutoff is not None and not 0 < self.cutoff <= 0.5:
+            raise ValueError(
+                f"cutoff must be positive and at most 0.5 cycles per pixel, which pixels can just hold; "
+                f"got {self.cutoff!r}"
+            )
 
 
 class Sine(nn.Module):
