@@ -79,6 +79,7 @@ class NetworkConfig:
         num_classes: number of logits.
         image_size: height and width of the images.
         recompute: whether to compute activations again in the backward pass instead of keeping them.
+        antialias: whether features are low-passed where they are subsampled, as `models.resnet` says.
     """
 
     name: str = "resnet"
@@ -90,6 +91,7 @@ class NetworkConfig:
     num_classes: int = 10
     image_size: int = 28
     recompute: bool = False
+    antialias: bool = False
 
     def build(self, grid: Grid) -> nn.Module:
         """The network on a grid."""
@@ -101,6 +103,7 @@ class NetworkConfig:
             "width": self.width,
             "dropout": self.dropout,
             "recompute": self.recompute,
+            "antialias": self.antialias,
         }
         # Only some architectures depend on the size of the images.
         if "image_size" in inspect.signature(getattr(models, self.name, object)).parameters:
