@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sepgconv.grids import Grid
+from sepgconv.grids._between import circle_matrix
 from sepgconv.nn._check import floating
 
 REDUCTIONS = ("max", "mean", "sum", "logsumexp", "peak")
@@ -107,19 +108,10 @@ def circle_maximum(features: Tensor, dim: int) -> Tensor:
     values = features.movedim(dim, -1)
     count = values.shape[-1]
     if count > 2:
-        fine = values @ _trigonometric(count, FINER).to(values).mT
+        places = torch.arange(FINER * count, dtype=torch.float64, device="cpu") / FINER
+        fine = values @ circle_matrix(count, places).to(values).mT
         place = fine.argmax(-1, keepdim=True)
         left, top, right = (fine.gather(-1, (place + step) % fine.shape[-1]) for step in (-1, 0, 1))
         bend = (2 * top - left - right).clamp_min(torch.finfo(values.dtype).tiny)
         values = top + (left - right).square() / (8 * bend)
     return values.amax(-1, keepdim=True).movedim(-1, dim)
-
-
-def _trigonometric(count: int, finer: int) -> Float[Tensor, "fine count"]:
-    """The matrix that samples the trigonometric polynomial through `count` points of a circle more finely."""
-    steps = torch.arange(count * finer, dtype=torch.float64, device="cpu")[:, None] / finer
-    angles = 2 * math.pi * (steps - torch.arange(count, dtype=torch.float64, device="cpu")) / count
-    waves = 1 + sum(2 * torch.cos(m * angles) for m in range(1, (count + 1) // 2))
-    if count % 2 == 0:  # the highest wave has one phase only
-        waves = waves + torch.cos(count / 2 * angles)
-    return torch.as_tensor(waves) / count
