@@ -108,3 +108,28 @@ def test_a_filter_wider_than_the_kernel() -> None:
         kernel(sg.se2(4), size=3, config=KernelConfig(cutoff=0.2))
     with pytest.raises(ValueError, match=r"take a cutoff above 0\.433"):
         kernel(sg.scale2(2, max_scale=3**0.5), size=3, config=KernelConfig(cutoff=0.3))
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 2e-6), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("group", ["se2", "sim2"])
+def test_quarter_turns_of_layers_are_as_exact_as_without(group: str, dtype: torch.dtype, most: float) -> None:
+    for name in ("separable", "nonseparable", "gseparable"):
+        grid = sg.se2(8) if group == "se2" else sg.sim2(4, 2)
+        conv = sg.GroupConv(3, 2, 7, grid=grid, factorisation=name, kernel=KernelConfig(cutoff=0.4)).to(dtype).eval()
+        grid.resample()
+        x = torch.randn(2, 3, grid.size, 9, 9, dtype=dtype)
+        report = sg.testing.equivariance_error(conv, x, grid=grid, angles=(90, 180, 270))
+        assert max(entry.error for entry in report.exact) <= most, name
+        assert len(report.exact) == 3
+
+
+def test_kept_kernels_see_another_shift_and_resolution() -> None:
+    grid = sg.se2(4)
+    conv = sg.GroupConv(2, 2, 5, grid=grid, kernel=CUT).eval()
+    x = torch.randn(1, 2, 4, 7, 7)
+    with torch.no_grad():
+        before = conv(x)
+        grid.resample()
+        assert not torch.equal(conv(x), before)
+        sg.set_resolution(conv, rotations=8)
+        assert conv(torch.randn(1, 2, 8, 7, 7)).shape == (1, 2, 8, 7, 7)
