@@ -7,7 +7,7 @@ from torch import nn
 
 from sepgconv.grids import Grid
 from sepgconv.kernels import Factor, KernelConfig
-from sepgconv.models._segments import Recomputed
+from sepgconv.models._segments import Layers, Recomputed
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool
 
 
@@ -76,7 +76,7 @@ def resnet(
     if antialias:
         pools, size = antialiased(image_size, 2)
         last, projection = min(max(last, 5), size - 1 + size % 2), GroupPool("max", space="mean")
-    sequence = Recomputed if recompute else nn.Sequential
+    sequence = Recomputed if recompute else Layers
     return sequence(
         LiftingConv(in_channels, narrow, 7, grid=grid, kernel=kernel),
         BatchNorm(narrow),

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from sepgconv.execution.cpu.convolution import depthwise
+from sepgconv.execution.native import depthwise
 from sepgconv.kernels import ball
 
 REACH = 1.75
