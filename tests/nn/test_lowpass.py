@@ -89,6 +89,16 @@ def test_a_shift_by_one_pixel_before_a_stride_of_two_is_half_a_pixel_after_it() 
     assert errors[1] < errors[0] / 4
 
 
+def test_a_convolution_and_a_pool_subsample_even_sizes_where_a_strided_one_cannot() -> None:
+    grid = sg.se2(4)
+    x = torch.randn(2, 1, 8, 8, dtype=torch.float64)
+    with pytest.warns(sg.EquivarianceWarning, match="stride 2"):
+        sg.LiftingConv(1, 2, 3, grid=grid, stride=2).double().eval()(x)
+    lift = sg.LiftingConv(1, 2, 3, grid=grid)
+    net = torch.nn.Sequential(lift, sg.SpatialPool.fitting("mean", 8)).double()
+    sg.testing.assert_equivariant(net, x, grid=grid)
+
+
 def test_another_parity_warns_with_the_sizes_that_fit() -> None:
     with pytest.warns(sg.EquivarianceWarning, match=r"antialias=True\) loses equivariance.*size 7.*sees 6 or 8"):
         sg.SpatialPool("mean", 2, antialias=True)(torch.randn(1, 1, 1, 7, 7))
