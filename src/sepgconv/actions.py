@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sepgconv.grids import Grid
+from sepgconv.grids._between import move_between
 
 
 def transform_space(x: Float[Tensor, "*s"], matrix: Float[Tensor, "d d"]) -> Float[Tensor, "*s"]:
@@ -30,6 +32,16 @@ def transform_space(x: Float[Tensor, "*s"], matrix: Float[Tensor, "d d"]) -> Flo
     places = [-c if n == space - 2 else c for n, c in enumerate(source.unbind(-1))]
     places = [c + (size - 1) / 2 for c, size in zip(places, sizes, strict=True)]
     return _interpolate(x.reshape(-1, *sizes), places).reshape(x.shape)
+
+
+def shift_space(x: Float[Tensor, "*s"], shift: Sequence[float]) -> Float[Tensor, "*s"]:
+    """(L_t f)(p) = f(p − t) over the last axes, in pixels and in the order of the axes; zero outside.
+
+    Whole pixels are exact; everything else is interpolated.
+    """
+    sizes = x.shape[-len(shift) :]
+    lines = [torch.arange(n, dtype=torch.float64, device=x.device) - t for n, t in zip(sizes, shift, strict=True)]
+    return _interpolate(x.reshape(-1, *sizes), list(torch.meshgrid(*lines, indexing="ij"))).reshape(x.shape)
 
 
 def _interpolate(x: Float[Tensor, "m *sizes"], places: list[Float[Tensor, "*sizes"]]) -> Float[Tensor, "m *sizes"]:
@@ -103,6 +115,7 @@ def act(x: Tensor, element: Float[Tensor, "dim"], grid: Grid) -> tuple[Tensor, T
     """A group element applied to images `(b, c, …)`, to features `(b, c, h, …)` or to invariants `(b, c)`.
 
     Returns the result and, for features, which h are defined: a truncated grid loses those that move out of it.
+    Between the elements of the grid features are interpolated along h, as images are between their pixels.
     """
     if x.ndim == 2:
         return x, None
@@ -110,7 +123,5 @@ def act(x: Tensor, element: Float[Tensor, "dim"], grid: Grid) -> tuple[Tensor, T
     if x.ndim == grid.space + 2:
         return transform_space(x, matrix), None
     places = places_of(grid, element)
-    if places is None:
-        raise ValueError(f"features on {grid} cannot be moved by an element between the grid's: {element.tolist()}")
-    moved, valid = _move(x, grid, places)
+    moved, valid = move_between(x, element, grid) if places is None else _move(x, grid, places)
     return transform_space(moved, matrix), valid

@@ -43,7 +43,7 @@ def test_list_tells_what_is_at_hand(tmp_path: Path) -> None:
 
 
 def test_names() -> None:
-    mnists = ("mnist", "mnist-rot", "mnist-scale", "mnist-rot-scale", "mnist-rot-original")
+    mnists = ("mnist", "mnist-rot", "mnist-scale", "mnist-rot-scale", "mnist-rot-selection", "mnist-rot-original")
     assert names() == ("digits", *mnists, "cifar10", "cifar100", "galaxy10")
 
 

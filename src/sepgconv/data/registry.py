@@ -128,6 +128,15 @@ ENTRIES = {
             Entry(v.name, _GREY, (10_000, 2_000, 50_000), _DIGITS, v.read, mnist.SOURCE, generated=True)
             for v in variants.VARIANTS
         ),
+        Entry(
+            "mnist-rot-selection",
+            _GREY,
+            (10_000, 2_000, variants.SELECTION),
+            _DIGITS,
+            variants.VARIANTS[0].read_selection,
+            mnist.SOURCE,
+            generated=True,
+        ),
         Entry("mnist-rot-original", _GREY, (10_000, 2_000, 50_000), _DIGITS, amat.read, amat.SOURCE),
         Entry(
             "cifar10",

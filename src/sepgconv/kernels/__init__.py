@@ -5,6 +5,7 @@ from sepgconv.kernels._fourier import FourierBasis
 from sepgconv.kernels._kernel import GroupKernel, Values, multiply
 from sepgconv.kernels._networks import PARAMETRISATIONS, KernelConfig, KernelNetwork
 from sepgconv.kernels._parametrisation import Domain, Parametrisation
+from sepgconv.kernels._penalty import frequency_penalty
 from sepgconv.kernels._window import ball, taps
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Term",
     "Values",
     "ball",
+    "frequency_penalty",
     "multiply",
     "resolve",
     "taps",

@@ -13,6 +13,7 @@ from sepgconv.grids import Axis
 from sepgconv.groups import OneParameter
 from sepgconv.kernels._factors import Factor, Term
 from sepgconv.kernels._parametrisation import Parametrisation
+from sepgconv.kernels._prefilter import filtered
 
 if TYPE_CHECKING:
     from sepgconv.kernels._kernel import GroupKernel
@@ -185,9 +186,14 @@ def _seen_from(
     positions: Tensor,
     window: Tensor,
 ) -> Float[Tensor, "*axes u"]:
-    rows, shape = kernel.coordinates(factor, positions, place)
+    filtering = kernel.prefilter if term.spatial else None
+    rows, shape = kernel.filtered_rows(factor, place) if filtering else kernel.coordinates(factor, positions, place)
     units = network.features(rows) if network and network.in_features else rows.new_ones(len(rows), 1)
     units = units.reshape(*shape, -1)
+    if filtering:
+        spread = filtering.spread(positions[place], kernel.lattice)
+        units = filtered(spread, units * kernel.lattice_window[:, None])
+        units = units.reshape(*(1,) * len(place), *units.shape) if len(shape) == 1 else units
     # Axes are (h of every part, k) for a spatial factor and (h of the parts it sees) for another.
     axes = {part: part if term.spatial else n for n, part in enumerate(term.parts)}
     if not term.spatial:

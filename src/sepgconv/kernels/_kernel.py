@@ -12,6 +12,7 @@ from sepgconv.kernels._factors import Factor, Term
 from sepgconv.kernels._initialisation import initialise
 from sepgconv.kernels._networks import PARAMETRISATIONS, KernelConfig
 from sepgconv.kernels._parametrisation import Domain, Parametrisation
+from sepgconv.kernels._prefilter import Prefilter, filtered
 from sepgconv.kernels._window import ball, taps
 
 Values = Float[Tensor, "*#o_h_k #i #j"]
@@ -43,6 +44,10 @@ class GroupKernel(nn.Module):
     """h⁻¹x for all unshifted output elements and taps, where the window ends at 1: `(o, k, d)`."""
     dets: Tensor
     """|det h| of the unshifted output elements."""
+    lattice: Tensor
+    """Where factors of x are evaluated if there is a prefilter, `(m, d)`."""
+    lattice_window: Tensor
+    """The window there."""
 
     def __init__(
         self,
@@ -76,6 +81,9 @@ class GroupKernel(nn.Module):
         ]
         make, sizes = PARAMETRISATIONS[config.parametrisation], zip(domains, self.widths, strict=True)
         self.networks = nn.ModuleList(make(domain, math.prod(widths), config) for domain, widths in sizes)
+        self.prefilter = None
+        if config.parametrisation == "network" and config.cutoff is not None and kernel_size > 1:
+            self.prefilter = Prefilter(config.cutoff, self.radius, grid.space)
         self.gain = UNIT ** len(factors) / math.sqrt(channels[0] * self._reference_taps())
         rank = range(len(self.names))
         parts = [tuple(part for part in rank if self.columns(part, names)) for names in seen]
@@ -129,6 +137,10 @@ class GroupKernel(nn.Module):
             "points", (inverses[:, None] * taps(self.kernel_size, self.grid.space)[:, None, :]).sum(-1) / self.radius
         )
         constant("dets", group.det(nominal).abs())
+        if self.prefilter:
+            lattice = self.prefilter.lattice
+            constant("lattice", lattice)
+            constant("lattice_window", self.prefilter.window(lattice.norm(dim=-1)))
         self.relatives: tuple[Relative, ...] = ()
         if self.source:
             pairs = zip(self.source.axes, self.grid.axes, strict=True)
@@ -169,8 +181,11 @@ class GroupKernel(nn.Module):
         """The kernel's window as a function of |h⁻¹x|: a ball, which turns into itself and fits the k×k taps.
 
         At the largest scale it reaches 0 at the first tap outside of the k×k. Its edge is a pixel wide at the smallest:
-        a narrower one would fall between pixels, and dilations would not find it again.
+        a narrower one would fall between pixels, and dilations would not find it again. A prefilter takes its reach
+        from the ball.
         """
+        if self.prefilter:
+            return self.prefilter.window(radius)
         return ball(radius, self.edge)
 
     def positions(self) -> tuple[Float[Tensor, "*o k d"], Float[Tensor, "*o k"]]:
@@ -182,11 +197,30 @@ class GroupKernel(nn.Module):
             # Multiplied and added one by one: a fused product would round differently for each quarter turn.
             positions = (group.matrix(back) * positions.unsqueeze(-2)).sum(-1)
             dets = dets / group.det(back).abs()
-        window = ball(positions.square().sum(-1).sqrt(), self.edge)
+        if self.prefilter:
+            window = self._filtered_window(positions)
+        else:
+            window = ball(positions.square().sum(-1).sqrt(), self.edge)
         if self.kernel_size > 1:  # a kernel of one tap is a point mass, δ(h⁻¹x)/|det h| = δ(x)
             window = window / dets[:, None]
         shape = (*self.grid.shape, positions.shape[1])
         return positions.reshape(*shape, -1), window.reshape(shape)
+
+    def _filtered_window(self, positions: Float[Tensor, "o k d"]) -> Float[Tensor, "o k"]:
+        """What a filtered kernel is still to be multiplied by: its factors hold the window, if one of them sees x."""
+        if any("x" in factor.coordinates.split() for factor in self.factors):
+            return torch.ones_like(positions[..., 0])
+        assert self.prefilter is not None
+        return filtered(self.prefilter.spread(positions, self.lattice), self.lattice_window[:, None])[..., 0]
+
+    def filtered_rows(
+        self, factor: Factor, element: tuple[int, ...] | None = None
+    ) -> tuple[Float[Tensor, "rows n"], tuple[int, ...]]:
+        """As `coordinates`, at the prefilter's lattice instead of the taps: `(m,)` for a factor of x alone."""
+        places = self.lattice.expand(*self.grid.shape, *self.lattice.shape)
+        if factor.coordinates == "x":
+            return self.lattice, (len(self.lattice),)
+        return self.coordinates(factor, places, element)
 
     def relative(self, part: int) -> Float[Tensor, "n c"]:
         """Coordinates of one part's distinct relative elements ε⁻¹(h⁻¹h̃)ε̃, scaled to [−1, 1]."""
@@ -236,6 +270,12 @@ class GroupKernel(nn.Module):
     def _evaluate(self, number: int, positions: Float[Tensor, "*o k d"]) -> Values:
         """One factor's values on the current grids."""
         term, rank = self.terms[number], len(self.names)
+        if term.spatial and self.prefilter:
+            rows, shape = self.filtered_rows(self.factors[number])
+            sampled = self.networks[number](rows).reshape(*shape, -1) * self.lattice_window[:, None]
+            values = filtered(self.prefilter.spread(positions, self.lattice), sampled)
+            around = (*self.grid.shape, *(1,) * rank) if len(shape) == 1 else values.shape[: 2 * rank]
+            return values.reshape(*around, -1, *self.widths[number])
         rows, shape = self.coordinates(self.factors[number], positions)
         values = self.networks[number](rows).reshape(*shape, *self.widths[number])
         if term.spatial:

@@ -75,6 +75,7 @@ class NetworkConfig:
         image_size: height and width of the images.
         kernel_size: width of the kernels in pixels; by default the architecture's own.
         recompute: whether to compute activations again in the backward pass instead of keeping them.
+        antialias: whether features are low-passed where they are subsampled, as `models.resnet` says.
     """
 
     name: str = "resnet"
@@ -87,6 +88,7 @@ class NetworkConfig:
     image_size: int = 28
     kernel_size: int | None = None
     recompute: bool = False
+    antialias: bool = False
 
     def build(self, grid: Grid) -> nn.Module:
         """The network on a grid."""
@@ -98,6 +100,7 @@ class NetworkConfig:
             "width": self.width,
             "dropout": self.dropout,
             "recompute": self.recompute,
+            "antialias": self.antialias,
         }
         # Only some architectures depend on the size of the images.
         if "image_size" in inspect.signature(getattr(models, self.name, object)).parameters:
