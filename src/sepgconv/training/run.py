@@ -10,9 +10,10 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 
 from sepgconv.provenance import environment
 
-from . import lock, settings, signals, storage
+from . import lock, preparation, settings, signals, storage
 from .best import best_weights
 from .checkpoints import Checkpoints
+from .confusion import PICTURE, draw_confusion, figures
 from .datamodule import Images
 from .history import History, draw_curves
 from .module import Classifier
@@ -84,8 +85,10 @@ def _fit(trainer: Trainer, classifier: Classifier, data: Images, ckpt_path: str 
         classifier.load_checkpoint(chosen)
     tested = trainer.test(classifier, datamodule=data, verbose=False)
     signals.check(trainer)
+    names = preparation.of_data(data, classifier.network)["class_names"]
     result = {
         "metrics": {**tested[0], "best": best, "final": history.rows[-1] if history.rows else {}},
+        "test": figures(classifier.tested, names),
         "seed": classifier.seed,
         "parameters": parameters,
         "settings": ours,
@@ -97,9 +100,11 @@ def _fit(trainer: Trainer, classifier: Classifier, data: Images, ckpt_path: str 
     if trainer.is_global_zero:
         if draw:
             draw_curves(history.rows, output / "curves.png")
+            draw_confusion(classifier.tested, names, output / PICTURE)
         if checkpoints.claim is not None:
             checkpoints.claim.check()
-        rank_zero_info(f"test error {tested[0]['test/error']:.2f} %; wrote {write_result(result, output)}")
+        errors = f"test error {tested[0]['test/error']:.2f} %, balanced {tested[0]['test/balanced_error']:.2f} %"
+        rank_zero_info(f"{errors}; wrote {write_result(result, output)}")
     return result
 
 
