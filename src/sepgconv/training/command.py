@@ -130,7 +130,7 @@ def main(arguments: Sequence[str]) -> int:
     """Runs a command."""
     quieten()
     try:
-        TrainingCLI(recipes.resolve(arguments))
+        TrainingCLI(recipes.resolve(recipes.for_folder(arguments)))
     except BaseException as error:
         if (number := signals.cause(error)) is None:
             raise

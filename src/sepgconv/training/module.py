@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torchmetrics import MeanMetric, Metric
 
 from . import contents, preparation, settings
+from .begin import begin_with
 from .compilation import compile_in_place
 from .config import GridConfig, NetworkConfig, OptimiserConfig, network_config
 from .confusion import Confusion
@@ -59,6 +60,8 @@ class Classifier(LightningModule):
         class_weights: whether rare classes weigh more in the loss of training: each by one over its number of images.
         channels_last: whether images go through the network in that memory format.
         compile: whether to compile the network with `torch.compile`; or the name of one of its backends.
+        start: trained weights to begin with, a name out of `models.weights()` or a checkpoint; the last layer is drawn
+            anew if it has other classes.
         seed: of all that is random in a step.
 
     Shapes:
@@ -75,6 +78,7 @@ class Classifier(LightningModule):
         class_weights: bool = False,
         channels_last: bool = False,
         compile: bool | str = False,
+        start: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -84,11 +88,13 @@ class Classifier(LightningModule):
         self.label_smoothing, self.class_weights = label_smoothing, class_weights
         self.channels_last, self.seed = channels_last, seed
         plain = {"label_smoothing": label_smoothing, "class_weights": class_weights, "channels_last": channels_last}
-        plain |= {"compile": compile, "seed": seed}
+        plain |= {"compile": compile, "start": start, "seed": seed}
         self.save_hyperparameters(
             {"network": asdict(network), "grid": asdict(grid), "optimiser": asdict(optimiser), **plain}
         )
         self.net: nn.Module = network.build(grid.build())
+        if start is not None:
+            begin_with(self.net, start)
         if channels_last:
             self.net = self.net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         if compile:
