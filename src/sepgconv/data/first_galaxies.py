@@ -167,10 +167,10 @@ def _parts(archive: Path) -> dict[str, str]:
         tempfile.TemporaryDirectory() as temporary,
         h5py.File(opened.extract(opened.namelist()[0], temporary)) as file,
     ):
-        entries: dict[str, Any] = {key: file[key] for key in file}
+        entries: list[Any] = [file[key] for key in file]
         return {
             f"images/{entry['Img'].attrs['Filepath_literature']}": entry["Split_literature"].asstr()[()]
-            for entry in entries.values()
+            for entry in entries
         }
 
 

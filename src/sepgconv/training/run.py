@@ -14,6 +14,7 @@ from . import lock, preparation, settings, signals, storage
 from .best import best_weights
 from .checkpoints import Checkpoints
 from .confusion import PICTURE, draw_confusion, figures
+from .datamodule import Images
 from .history import History, draw_curves
 from .loaders import has_test
 from .module import Classifier
@@ -76,7 +77,8 @@ def _fit(
 ) -> dict[str, Any]:
     output = Path(trainer.default_root_dir)
     checkpoints, history = _callback(trainer, Checkpoints), _callback(trainer, History)
-    preparation.of_data(data, classifier.network)  # class names and statistics that do not fit are found now
+    if not isinstance(data, Images):  # whose class names and statistics might not fit
+        preparation.of_data(data, classifier.network)
     ours = settings.of_run(trainer, classifier, data)
     resume = origin(output, ckpt_path, ours, checkpoints, first=trainer.is_global_zero)
     if ckpt_path is not None and (output / RESULT).exists():

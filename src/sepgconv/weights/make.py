@@ -3,13 +3,18 @@
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sepgconv.data.places import atomic_write
-from sepgconv.training import load_trained
+from sepgconv.training import Augment, load_trained
 
 LARGEST = 2_000_000  # bytes
+KINDS = {
+    "digits": "`digits`, 4,500 upright images of MNIST that come with the package",
+    "mnist-rot": "`mnist-rot`, 10,000 turned images of MNIST",
+}
 LICENCES = {
     "digits": "MIT; trained on MNIST (Y. LeCun, C. Cortes, C. Burges), CC BY-SA 3.0",
     "mnist-rot": "MIT; trained on MNIST (Y. LeCun, C. Cortes, C. Burges), CC BY-SA 3.0",
@@ -42,7 +47,8 @@ def card(name: str, result: dict[str, Any], data: str, classes: Sequence[str]) -
     """What one should know about weights before using them."""
     model, seen = result["settings"]["model"], result["settings"]["data"]
     network = model["network"]
-    changes = ", ".join(f"{key} {value}" for key, value in seen["augment"].items() if value not in (False, 0, 1.0))
+    usual = asdict(Augment())
+    changes = ", ".join(f"{key} {value}" for key, value in seen["augment"].items() if value != usual.get(key))
     turned = ", every test image turned by an angle of its own" if seen.get("rotate_test") else ""
     limit = f", {seen['limit']:,} training images" if seen.get("limit") else ""
     rows = {
@@ -50,7 +56,7 @@ def card(name: str, result: dict[str, Any], data: str, classes: Sequence[str]) -
         "group": f"{model['grid']['group']}, {model['grid']['rotations']} rotations",
         "parameters": f"{result['parameters']:,}",
         "classes": ", ".join(classes),
-        "data": f"{data}{limit}; changed in training: {changes or 'nothing'}",
+        "data": f"{KINDS[data]}{limit}; changed in training: {changes or 'nothing'}",
         "length": f"{result['epochs']} epochs, {result['steps']:,} steps",
         "test error": f"{result['metrics']['test/error']:.2f} %{turned}",
         "seed": result["seed"],
