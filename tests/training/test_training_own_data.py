@@ -62,7 +62,9 @@ def test_a_folder_that_changes_while_it_is_trained_on_changes_nothing(own):
     assert all(torch.equal(a, b) for a, (b, _) in zip(before, data.train_dataloader(), strict=True))
 
 
-def test_options_of_folders_need_one():
+def test_options_of_folders_need_one(capsys):
+    assert cli.main(["fit", "--config=folder/se2_separable_cpu"]) == 1
+    assert "unless it follows from a folder: set --data.folder" in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"data\.size is about images of a folder: set data\.folder, too"):
         Images("digits", size=32)
 

@@ -195,10 +195,10 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path, image_folder
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 0}, "size must"),
-        ({"channels": 2}, "channels must"),
-        ({"resize": "squash"}, "resize"),
-        ({"crop": -1}, "crop"),
+        ({"size": 0}, "size must be a whole number of 1 to 4096 pixels, got 0"),
+        ({"channels": 2}, "channels must be 1 or 3, got 2"),
+        ({"resize": "squash"}, "resize must be one of pad, crop; got 'squash'"),
+        ({"crop": -1}, "crop must be a whole number of 1 to 4096 pixels, got -1"),
     ],
 )
 def test_framings_that_cannot_be(options, message):
