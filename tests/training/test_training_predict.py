@@ -14,8 +14,8 @@ from training_helpers import GRID, NETWORK
 from sepgconv import cli
 from sepgconv.data import load
 from sepgconv.training import Classifier, Images
-from sepgconv.training.predict import Predictor
 from sepgconv.training.storage import AtomicCheckpointIO
+from sepgconv.training.trained import load_trained
 
 Checkpoint = dict[str, Any]
 
@@ -91,9 +91,10 @@ def test_files_that_cannot_be_read_leave_the_others(checkpoint, tmp_path, capsys
     Image.fromarray(digit()).save(good)
     empty.write_bytes(b"")
     Image.fromarray(digit().astype(np.int32)).save(numbers)
-    predict(checkpoint, empty, numbers, tmp_path / "none.png", tmp_path, good, status=1)
+    predict(checkpoint, empty, numbers, tmp_path / "none.png", good, status=1)
     printed = capsys.readouterr()
-    assert [line.split(": ", 1)[0] for line in printed.err.splitlines()] == ["sepgconv predict"] * 4
+    assert printed.err.startswith("sepgconv predict: 3 of 4 could not be classified:\n")
+    assert len(printed.err.splitlines()) == 4
     for text in (f"{empty} is empty", f"{numbers} has 32-bit", f"No such file or directory: '{tmp_path / 'none.png'}'"):
         assert text in printed.err
     assert printed.out.startswith(f"{good}: ")
@@ -152,7 +153,7 @@ def test_settings_that_do_not_fit_are_an_error(tmp_path, change, message):
     change(checkpoint)
     torch.save(checkpoint, path)
     with pytest.raises(ValueError, match=r"crafted\.ckpt") as caught:
-        Predictor.load(path)
+        load_trained(path)
     assert message in str(caught.value)
 
 

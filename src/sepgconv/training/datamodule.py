@@ -21,10 +21,12 @@ from sepgconv.data import (
     rotate,
 )
 from sepgconv.data.dataset import stratified
+from sepgconv.data.image_files import Framing
 from sepgconv.data.places import existing_root
 from sepgconv.data.registry import entry
 
 from .batches import Batches
+from .preparation import Preparation, normalise
 from .seeding import generator
 from .settings import check_same
 
@@ -78,8 +80,7 @@ class Normaliser:
         pixels = images.float() / 255
         if self.transform is not None and random is not None:
             pixels = self.transform(pixels, random).clamp_(0, 1)
-        mean, std = (torch.tensor(values).reshape(-1, 1, 1) for values in (self.mean, self.std))
-        return pixels.sub_(mean).div_(std.clamp(min=1e-6))
+        return normalise(pixels, self.mean, self.std)
 
 
 class Images(LightningDataModule):
@@ -140,6 +141,12 @@ class Images(LightningDataModule):
     def normaliser(self) -> Normaliser:
         """With the statistics of this data set, or of the one that a loaded checkpoint was trained on."""
         return Normaliser(*(self._statistics or (self.data.mean, self.data.std)), self.augment.build())
+
+    @property
+    def preparation(self) -> Preparation:
+        """How an image file becomes an image of this data, for the checkpoint."""
+        channels, height, _ = self.shape
+        return Preparation(Framing(height, channels), self.normaliser.mean, self.normaliser.std)
 
     def prepare_data(self) -> None:
         """Reads the data in one process, which downloads or makes it if need be; the others then find it."""

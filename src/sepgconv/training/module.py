@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric, Metric
 
-from . import contents, settings
+from . import contents, preparation, settings
 from .compilation import compile_in_place
 from .config import GridConfig, NetworkConfig, OptimiserConfig, network_config
 from .nonfinite import NonFiniteError, advice, finite, first_bad_gradient, first_bad_output
@@ -125,9 +125,9 @@ class Classifier(LightningModule):
             f"{key} is {ours} but the data has {theirs}" for key, (ours, theirs) in pairs.items() if ours != theirs
         ]
         if wrong:
+            name = getattr(data, "data_name", type(data).__name__)
             raise ValueError(
-                f"the network does not fit the data set {data.data_name!r}: {'; '.join(wrong)} "
-                "(set model.network to match)"
+                f"the network does not fit the data set {name!r}: {'; '.join(wrong)} (set model.network to match)"
             )
 
     def forward(self, images: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ class Classifier(LightningModule):
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the trainer's settings, and what the metrics have counted in this epoch so far, over all processes."""
+        """Adds the trainer's settings, what the metrics of all processes have counted, and how images are prepared."""
         best = getattr(self.trainer.checkpoint_callback, "best", {})
         checkpoint["run"] = {**settings.of_trainer(self.trainer), "best": dict(best)}
         counts = {}
@@ -194,6 +194,7 @@ class Classifier(LightningModule):
                     key: torch.as_tensor(value).clone() for key, value in self._metric(name).metric_state.items()
                 }
         checkpoint["metrics"] = counts
+        checkpoint[preparation.KEY] = preparation.of_data(getattr(self.trainer, "datamodule", None), self.network)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuses the checkpoint of another network or, to go on with, of other settings; takes up the metrics."""

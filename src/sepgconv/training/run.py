@@ -73,9 +73,8 @@ def _fit(trainer: Trainer, classifier: Classifier, data: Images, ckpt_path: str 
         rank_zero_info(f"this run is finished; its result is in {output / RESULT}")
         return json.loads((output / RESULT).read_text())
     parameters = sum(p.numel() for p in classifier.net.parameters())
-    rank_zero_info(
-        f"{classifier.network.name} with {parameters:,} parameters on {data.data_name!r}; the run is kept in {output}"
-    )
+    name = getattr(data, "data_name", type(data).__name__)
+    rank_zero_info(f"{classifier.network.name} with {parameters:,} parameters on {name!r}; the run is kept in {output}")
     _train(trainer, classifier, data, resume)
     checkpoints.take_inheritance()  # if there was nothing left to train
     signals.check(trainer)
