@@ -1,6 +1,7 @@
 """Separable group convolutions on affine Lie groups R^d ⋊ H, with continuous kernels, in PyTorch."""
 
 from sepgconv import groups, models, testing
+from sepgconv.deploy import fold
 from sepgconv.grids import Grid, scale1, scale2, se2, set_resolution, sim2, translation2
 from sepgconv.kernels import FACTORISATIONS, Factor, KernelConfig
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool
@@ -21,6 +22,7 @@ __all__ = [
     "LiftingConv",
     "ResidualBlock",
     "SpatialPool",
+    "fold",
     "groups",
     "models",
     "profile",

@@ -14,6 +14,7 @@ sepgconv: separable group convolutions, from a recipe to a trained network
   sepgconv validate --config RECIPE.yaml    evaluate a checkpoint on the validation set
   sepgconv test --config RECIPE.yaml        evaluate a checkpoint on the test set
   sepgconv predict --ckpt FILE IMAGE...     classify image files
+  sepgconv export --ckpt FILE --output F    an ONNX, pt2 or safetensors file that needs no sepgconv
   sepgconv bench                            time and memory on several groups, against the plain CNN
   sepgconv data list | prepare | show       data sets: what there is, fetch, look at
   sepgconv reproduce list | ID | all        the paper's tables and figures, beside the published numbers
@@ -69,6 +70,7 @@ MODULES = {
     "demo": "sepgconv.demo",
     "bench": "sepgconv.bench.command",
     "data": "sepgconv.data.command",
+    "export": "sepgconv.deploy.command",
     "predict": "sepgconv.training.predict",
     "reproduce": "sepgconv.reproduce.command",
     **dict.fromkeys(PURPOSES, "sepgconv.training.command"),

@@ -144,7 +144,9 @@ class _Folder:
         """Whether a block has the parts that it was made with; another norm or shortcut is left to its own forward."""
         convs = type(block.conv1) is type(block.conv2) is GroupConv
         shortcut = type(block.shortcut) in (GroupConv, nn.Identity)
-        return convs and shortcut and _foldable_norm(block.norm1) and _foldable_norm(block.norm2) and not _watched(block)
+        return (
+            convs and shortcut and _foldable_norm(block.norm1) and _foldable_norm(block.norm2) and not _watched(block)
+        )
 
     def block(self, path: str, block: ResidualBlock) -> nn.Module:
         """A residual block of stock layers."""
@@ -162,7 +164,11 @@ class _Folder:
         if not isinstance(layer, _Conv):
             return
         ours = next(kind for kind in (LiftingConv, GroupConv) if isinstance(layer, kind))
-        if type(layer).forward is not ours.forward or type(layer).convolve is not ours.convolve or "forward" in vars(layer):
+        if (
+            type(layer).forward is not ours.forward
+            or type(layer).convolve is not ours.convolve
+            or "forward" in vars(layer)
+        ):
             raise ValueError(f"{_name(path, layer)} does not fold: its forward is not that of {ours.__name__}")
         if _watched(layer):
             raise ValueError(f"{_name(path, layer)} does not fold: it has hooks, which stock layers would not call")

@@ -116,7 +116,7 @@ def stock_layers(
 
 def _to_waves(waves: Waves, bias: Tensor) -> Tensor:
     """The coefficients of something that is added on the circle."""
-    return (waves.basis @ bias.reshape(len(waves.basis), -1)).flatten()
+    return (waves.basis @ bias.reshape(waves.basis.shape[1], -1)).flatten()
 
 
 class _Sizes(NamedTuple):
