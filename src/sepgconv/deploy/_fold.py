@@ -113,7 +113,7 @@ class _Folder:
         if type(layer) is ResidualBlock and self.whole(layer):
             assert isinstance(layer.conv2, GroupConv)
             merged = Merged(layer.conv2.out_grid.size, layer.conv2.out_grid.space)
-            return self.before(layer, state) + [self.block(path, layer)], merged
+            return [*self.before(layer, state), self.block(path, layer)], merged
         if state is not None and not _watched(layer):
             if type(layer) in POINTWISE:
                 return [layer], state

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sepgconv.deploy._layers import Regroup, Waves
 from sepgconv.execution.ways.product import real_fourier
+from sepgconv.kernels._kernel import multiply
 from sepgconv.nn import GroupConv, LiftingConv
 
 RUNTIMES = {"torch": (1 / 30, 8.0), "onnx": (1 / 43, 1.1)}
@@ -44,10 +45,10 @@ def sample(conv: GroupConv | LiftingConv) -> Sampled:
     one = values[0].new_ones((1,) * (2 * rank + 3))
     apart = [value for value in values if value.shape[2 * rank] == 1]
     if point:
-        mixing, spatial = math.prod(values, start=one), one
+        mixing, spatial = multiply([one, *values]), one
     else:
-        mixing = math.prod(apart, start=one)
-        spatial = math.prod((value for value in values if value.shape[2 * rank] > 1), start=one)
+        mixing = multiply([one, *apart])
+        spatial = multiply([one, *(value for value in values if value.shape[2 * rank] > 1)])
         if spatial.shape[2 * rank] == 1:  # a kernel of one tap with a stride
             mixing, spatial = one, mixing
     circle = _circle(mixing, target, source)
@@ -98,7 +99,7 @@ def stock_layers(
             **{"mixing": sampled.mixing * wide} if point else {"spatial": sampled.spatial * wide}
         )
     layers = min(_choices(sampled, sizes, runtime), key=lambda choice: choice.cost).build()
-    (last,) = [layer for layer in layers if isinstance(layer, CONVS + (Waves,))][-1:]
+    (last,) = [layer for layer in layers if isinstance(layer, (*CONVS, Waves))][-1:]
     layers = [layer.to(like) for layer in layers]
     if bias is not None:
         bias = bias.detach().to(like).repeat(sizes.outs)
