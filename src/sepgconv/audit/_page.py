@@ -78,6 +78,8 @@ def _number(value: float | None) -> str:
         return "–"
     if not math.isfinite(value):
         return "not a number"
+    if value == 0:
+        return "0"
     return f"{value:.0e}" if value < 0.0005 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
 
 
@@ -116,13 +118,15 @@ def _strip(audit: Audit) -> str:
     return f'<div class="strip">{"".join(figures)}</div><p class="soft">{note}</p>'
 
 
-def _bar(value: float | None, lowest: float, limit: float) -> str:
-    """A bar on a logarithmic scale, up to 1."""
+def _bar(value: float | None, limit: float, *, tick: float = 0.0, logarithmic: bool = False) -> str:
+    """A bar of a number up to 1, with a tick at another; on a logarithmic scale it begins at 1e-8."""
     if value is None:
         return '<td class="bar narrow"></td>'
-    size = 1.0 if not math.isfinite(value) else 1 - math.log(max(min(value, 1.0), lowest)) / math.log(lowest)
+    size = min(value, 1.0) if math.isfinite(value) else 1.0
+    size = 1 + math.log10(max(size, 1e-8)) / 8 if logarithmic else size
     over = ' class="over"' if not value <= limit else ""
-    return f'<td class="bar narrow"><i{over} style="width:{max(size, 0.01):.1%}"></i></td>'
+    mark = f'<u style="left:{min(tick, 1):.1%}"></u>' if tick else ""
+    return f'<td class="bar narrow"><div><i{over} style="width:{max(size, 0.005):.1%}"></i>{mark}</div></td>'
 
 
 def _rows(audit: Audit) -> str:
@@ -139,8 +143,8 @@ def _rows(audit: Audit) -> str:
             lines += [_row(row, judged=bool(judged)) for row in group]
     note = (
         "0 is no change at all, 1 is as much as if it were another picture. “The picture itself” is what the change "
-        "loses of the picture, there and back: nobody can do much better. “Untrained” is the same network before it "
-        "has learnt."
+        "loses of the picture, there and back (the tick on the bar): nobody can do much better. “Untrained” is the "
+        "same network before it has learnt."
     )
     table = f'<div class="wide"><table>{head}{"".join(lines)}</table></div>'
     return f'<h2>What changes its output</h2><p class="soft">{note}</p>{table}'
@@ -153,7 +157,7 @@ def _row(row: Row, *, judged: bool) -> str:
     kind = "" if limit == math.inf else "good" if row.error is not None and row.error <= limit else "bad"
     return (
         f'<tr><td>{html.escape(row.change)}</td><td class="{kind}">{_number(row.error)}</td>'
-        f"{_bar(row.error, 1e-7, limit)}"
+        f"{_bar(row.error, limit, tick=row.interpolation)}"
         f"<td>{alone}</td><td>{_number(row.untrained)}</td><td>{answers}</td></tr>"
     )
 
@@ -188,7 +192,8 @@ def _layers(audit: Audit) -> str:
         kind = ' class="lost"' if layer.lost else ""
         lines.append(
             f'<tr{kind}><td>{html.escape(layer.name)} <span class="soft">{html.escape(layer.kind)}</span></td>'
-            f'<td class="narrow">{shape}</td><td>{_number(layer.error)}</td>{_bar(layer.error, 1e-8, LOST)}</tr>'
+            f'<td class="narrow">{shape}</td><td>{_number(layer.error)}</td>'
+            f"{_bar(layer.error, LOST, logarithmic=True)}</tr>"
         )
     head = '<tr><th>layer</th><th class="narrow">output</th><th>off by</th><th class="narrow"></th></tr>'
     table = f'<div class="wide"><table>{head}{"".join(lines)}</table></div>'

@@ -22,7 +22,7 @@ def png(image: Tensor, low: float, high: float) -> str:
 
 def line_plot(points: Sequence[tuple[float, float]], labels: Sequence[str], title: str) -> str:
     """A line through points whose second numbers lie between 0 and 1, at equal distances, with a label below each."""
-    left, right, top, bottom, width, height = 44, 12, 10, 30, 640, 220
+    left, right, top, bottom, width, height = 60, 30, 12, 36, 640, 240
     step = (width - left - right) / max(len(points) - 1, 1)
 
     def place(index: int, value: float) -> tuple[float, float]:

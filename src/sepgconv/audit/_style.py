@@ -32,13 +32,16 @@ th:first-child, td:first-child { text-align: left; white-space: normal; }
 tr.group td { font-weight: 600; padding-top: 1rem; }
 tr.lost td { color: var(--bad); font-weight: 600; }
 td.bar { width: 22%; min-width: 5rem; }
+td.bar div { position: relative; }
+td.bar u { position: absolute; top: -.15rem; width: 2px; height: 1rem; background: var(--ink); }
 td.bar i { display: block; height: .7rem; border-radius: .2rem; background: var(--line); }
 tr.lost td.bar i, td.bar i.over { background: var(--bad); }
-svg { width: 100%; height: auto; } svg text { fill: var(--soft); font: 13px system-ui, sans-serif; }
+svg { width: 100%; max-width: 38rem; height: auto; display: block; }
+svg text { fill: var(--soft); font: 13px system-ui, sans-serif; }
 svg .grid { stroke: var(--rule); } svg .line { fill: none; stroke: var(--line); stroke-width: 2.5; }
 svg .dot { fill: var(--line); }
 details { margin-top: 1.5rem; } summary { cursor: pointer; color: var(--soft); }
 @media (max-width: 34rem) {
   p.first { font-size: 1.2rem; } table { font-size: .82rem; } th, td { padding: .25rem .3rem; }
-  .narrow { display: none; } }
+  .narrow { display: none; } svg text { font-size: 20px; } }
 """

@@ -63,7 +63,7 @@ def _checked(run: Callable[[Tensor], Tensor], images: Tensor, name: str) -> Tens
     except (RuntimeError, ValueError, TypeError) as error:
         line = str(error).strip().splitlines()[:1] or [type(error).__name__]
         raise ValueError(f"{name} does not take images of shape {tuple(images.shape)}: {line[0]}") from error
-    if not isinstance(found, Tensor) or len(found) != len(images) or not 2 <= found.ndim <= 5 or found.ndim == 3:
+    if not isinstance(found, Tensor) or found.ndim not in (2, 4, 5) or len(found) != len(images):
         shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise ValueError(
             f"{name} must return a vector (b, k), a map (b, k, y, x) or features (b, k, h, y, x) for "
@@ -121,10 +121,17 @@ def _untrained(module: nn.Module) -> nn.Module | None:
     drawn: set[int] = set()
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        for part in fresh.modules():
-            if callable(reset := getattr(part, "reset_parameters", None)):
-                reset()
-                drawn.update(id(value) for value in part.parameters())
+        _draw(fresh, drawn)
     biases = {id(value) for name, value in fresh.named_parameters() if name.endswith("bias")}
     lost = [value for value in fresh.parameters() if id(value) not in drawn | biases]
     return None if lost or not drawn else fresh.eval()
+
+
+def _draw(module: nn.Module, drawn: set[int]) -> None:
+    """Draws a module's weights; one that knows how draws those of its parts, too."""
+    if callable(reset := getattr(module, "reset_parameters", None)):
+        reset()
+        drawn.update(id(value) for value in module.parameters())
+        return
+    for child in module.children():
+        _draw(child, drawn)
