@@ -15,6 +15,7 @@ from sepgconv import tuning
 from sepgconv.bench.cases import PLAIN, Case
 
 HERE = Path(__file__).parent
+NETWORKS = {"plain": "networks.py", "resnet": "networks.py", "escnn": "escnn_networks.py"}
 PHASES = ("infer", "train")  # in this order: memory that training has used once is not given back
 
 
@@ -67,7 +68,7 @@ class Worker:
 
     def __init__(self, case: Case, settings: Settings, python: str | None = None) -> None:
         self.case = case
-        networks = HERE / ("escnn_networks.py" if case.kind == "escnn" else "networks.py")
+        networks = HERE / NETWORKS.get(case.kind, "export_networks.py")
         task = {
             **{name: getattr(settings, name) for name in ("batch", "size", "width", "threads", "compile", "tune")},
             "case": asdict(case),
