@@ -5,8 +5,9 @@ import ctypes
 import torch
 from torch import Tensor
 
+from sepgconv.execution.native import _library
 from sepgconv.execution.native._guard import applies
-from sepgconv.execution.native._operators import OPERATORS, checked, register
+from sepgconv.execution.native._operators import NO_MEMORY, OPERATORS, register
 
 POINTS = (4, 8, 12, 16, 24, 32)
 """On a circle, for which there is a kernel."""
@@ -26,14 +27,14 @@ def circular_product(x: Tensor, weight: Tensor, basis: Tensor) -> Tensor:
     """Transforms over the circle, multiplies by one block per pair of waves, transforms back.
 
     The basis is the orthonormal real Fourier basis, one function a row, the rows in pairs: first 1/√n and (−1)^θ/√n,
-    then √(2/n)·cos(2πfθ/n) and √(2/n)·sin(2πfθ/n) for f = 1, 2, …
+    then √(2/n)·cos(2πfθ/n) and √(2/n)·sin(2πfθ/n) for f = 1, 2, … The first two do not mix: of the first block the two
+    diagonal quarters count, and the others are zero.
 
     Shapes:
         x `(…, n, i)`, weight `(pairs, 2i, 2j)`, basis `(2·pairs, n)` → `(…, n, j)`
     """
     flat = x.reshape(-1, *x.shape[-2:])
-    fits = x.shape[-2] in POINTS and weight.shape[0] * 2 == x.shape[-2] and weight.shape[1] == 2 * x.shape[-1]
-    if fits and weight.numel() > 0 and applies(x, weight):
+    if x.shape[-2] in POINTS and applies(x, weight):
         result = torch.ops.sepgconv.circular_product.default(flat, weight)
     else:
         result = _plain(flat, weight, basis.to(x))
@@ -42,9 +43,16 @@ def circular_product(x: Tensor, weight: Tensor, basis: Tensor) -> Tensor:
 
 def _plain(flat: Tensor, weight: Tensor, basis: Tensor) -> Tensor:
     """With stock operations: two small products around one per pair of waves."""
+    weight = _unmixed(weight)
     waves = torch.einsum("mt,rti->mri", basis, flat).unflatten(0, (-1, 2))
     product = torch.bmm(waves.transpose(1, 2).flatten(2), weight).unflatten(2, (2, weight.shape[2] // 2))
     return torch.einsum("mt,mrj->rtj", basis, product.transpose(1, 2).flatten(0, 1))
+
+
+def _unmixed(weight: Tensor) -> Tensor:
+    """The blocks, of the first of which only the diagonal quarters count."""
+    i, j = (n // 2 for n in weight.shape[1:])
+    return torch.cat([torch.block_diag(weight[0, :i, :j], weight[0, i:, j:])[None], weight[1:]])
 
 
 def _result(flat: Tensor, weight: Tensor) -> Tensor:
@@ -52,21 +60,32 @@ def _result(flat: Tensor, weight: Tensor) -> Tensor:
     return flat.new_empty((*flat.shape[:2], weight.shape[2] // 2))
 
 
+def _call(flat: Tensor, weight: Tensor, grad: Tensor | None, places: tuple[int | None, int | None]) -> _Circular:
+    """The arguments of the C functions; what does not fit together is refused here."""
+    rows, points, channels = flat.shape
+    pairs, twice_in, twice_out = weight.shape
+    fits = points in POINTS and 2 * pairs == points and twice_in == 2 * channels and twice_out % 2 == 0
+    if not fits or (grad is not None and tuple(grad.shape) != (rows, points, twice_out // 2)):
+        shapes = f"rows {tuple(flat.shape)} and blocks {tuple(weight.shape)}"
+        raise ValueError(f"sepgconv::circular_product: {shapes} do not fit together, on {POINTS} points")
+    pointers = (flat.data_ptr(), None if grad is None else grad.data_ptr(), weight.data_ptr(), *places)
+    return _Circular(*pointers, rows, points, channels, twice_out // 2, *weight.stride())
+
+
 def _forward(flat: Tensor, weight: Tensor) -> Tensor:
-    flat, result = flat.contiguous(), _result(flat, weight)
-    shape = (*flat.shape, result.shape[2])
-    pointers = (flat.data_ptr(), None, weight.data_ptr(), result.data_ptr(), None)
-    checked("circular_product", ctypes.byref(_Circular(*pointers, *shape, *weight.stride())))
+    kernels, flat, result = _library.FOUND or _library.needed(), flat.contiguous(), _result(flat, weight)
+    call = _call(flat, weight, None, (result.data_ptr(), None))
+    if result.numel() and kernels.sepgconv_circular_product(ctypes.byref(call), torch.get_num_threads()):
+        raise MemoryError(NO_MEMORY)
     return result
 
 
 def _backward(grad: Tensor, flat: Tensor, weight: Tensor, needs_x: bool, needs_weight: bool) -> tuple[Tensor, Tensor]:
-    grad, flat = grad.contiguous(), flat.contiguous()
+    kernels, grad, flat = _library.FOUND or _library.needed(), grad.contiguous(), flat.contiguous()
     dx, dw = _gradients(grad, flat, weight, needs_x, needs_weight)
-    places = (dx.data_ptr() if needs_x else None, dw.data_ptr() if needs_weight else None)
-    pointers = (flat.data_ptr(), grad.data_ptr(), weight.data_ptr(), *places)
-    shape = (*flat.shape, grad.shape[2])
-    checked("circular_gradients", ctypes.byref(_Circular(*pointers, *shape, *weight.stride())))
+    call = _call(flat, weight, grad, (dx.data_ptr() if needs_x else None, dw.data_ptr() if needs_weight else None))
+    if kernels.sepgconv_circular_gradients(ctypes.byref(call), torch.get_num_threads()):
+        raise MemoryError(NO_MEMORY)
     return dx, dw
 
 
@@ -86,7 +105,7 @@ def _differentiate(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         basis = _basis(flat)
         left, right = (torch.einsum("mt,rti->mri", basis, t).unflatten(0, (-1, 2)) for t in (flat, grad))
         dw = torch.bmm(left.transpose(1, 2).flatten(2).mT, right.transpose(1, 2).flatten(2)) if needed[1] else None
-        return dx, dw
+        return dx, None if dw is None else _unmixed(dw)
     dx, dw = torch.ops.sepgconv.circular_backward.default(grad, flat, weight, *needed)
     return dx if needed[0] else None, dw if needed[1] else None
 

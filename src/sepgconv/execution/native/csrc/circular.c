@@ -1,5 +1,5 @@
 /* Products of rows (row, n, i) with a circulant table of matrices, in the Fourier basis over the n rotations, in which
-   it has one block (2i, 2j) per pair of waves; and the gradients.
+   it has one block (2i, 2j) per pair of waves, of which the first is two of (i, j); and the gradients.
 
    Loop order: blocks of rows │ transform them │ pairs of waves, panels of columns, tiles of rows │ depth │ the tile.
    Why: done one after the other, transforms and products write and read all features three times. A block of rows
@@ -55,13 +55,26 @@ INLINE void tile(const float *a, int64_t a_row, int64_t a_step, const float *b, 
     UNROLL for (int r = 0; r < DOWN; r++) store(c + r * c_row, sum[r][0]), store(c + r * c_row + LANES, sum[r][1]);
 }
 
+/* Which entries of a pair's block are there in `size` columns (or rows) from `first` on, if the other side is `across`
+   long: all of them, but half in the first pair, whose two waves, 1 and (−1)^θ, do not mix. */
+typedef struct {
+    int64_t first, count;
+} range;
+
+INLINE range entries(int64_t pair, int64_t first, int64_t size, int64_t length, int64_t across) {
+    if (pair || (first < length / 2 && first + size > length / 2)) return (range){0, across};
+    return (range){first < length / 2 ? 0 : across / 2, across / 2};
+}
+
 /* Rows of one transform times the packed matrices: (pair, block, from) to (pair, block, to). */
 static void products(const job *j, int64_t rows, const float *a, int64_t from, int64_t depth, const float *packed,
                      float *c, int64_t to, int64_t columns) {
     for (int64_t f = 0; f < j->pairs; f++, a += j->block * from, c += j->block * to)
-        for (int64_t p = 0; p < columns; p += PANEL, packed += depth * PANEL)
+        for (int64_t p = 0; p < columns; p += PANEL, packed += depth * PANEL) {
+            range k = entries(f, p, PANEL, columns, depth);
             for (int64_t r = 0; r < rows; r += DOWN)
-                tile(a + r * from, from, 1, packed, PANEL, depth, c + r * to + p, to, 0);
+                tile(a + r * from + k.first, from, 1, packed + k.first * PANEL, PANEL, k.count, c + r * to + p, to, 0);
+        }
 }
 
 INLINE void transform_rows(const int n, const job *j, const int back, int64_t rows, int64_t channels, float *x,
@@ -105,10 +118,12 @@ static void backward(const void *context, int64_t i, float *scratch) {
         if (sums) {
             transforms(j, 0, rows, a->in, (float *)a->x + first * n * a->in, x, j->in);
             for (int64_t f = 0; f < j->pairs; f++)
-                for (int64_t p = 0; p < 2 * a->out; p += PANEL)
-                    for (int64_t r = 0; r < 2 * a->in; r += DOWN)
+                for (int64_t p = 0; p < 2 * a->out; p += PANEL) {
+                    range k = entries(f, p, PANEL, 2 * a->out, 2 * a->in);
+                    for (int64_t r = k.first / DOWN * DOWN; r < k.first + k.count; r += DOWN)
                         tile(x + f * j->block * j->in + r, 1, j->in, g + f * j->block * j->out + p, j->out, rows,
                              sums + f * size + r * j->out + p, j->out, 1);
+                }
         }
         if (a->y) {
             products(j, rows, g, j->out, 2 * a->out, j->back, x, j->in, 2 * a->in);
@@ -125,7 +140,9 @@ static float *pack(const job *j, int64_t depth, int64_t columns, int64_t down, i
         for (int64_t first = 0; first < to; first += PANEL)
             for (int64_t k = 0; k < depth; k++)
                 for (int64_t c = first; c < first + PANEL; c++)
-                    *p++ = c < columns ? j->a->weight[f * j->a->weight_pair + k * down + c * across] : 0.f;
+                    *p++ = c < columns && (f || (k < depth / 2) == (c < columns / 2))
+                               ? j->a->weight[f * j->a->weight_pair + k * down + c * across]
+                               : 0.f;
     return packed;
 }
 
@@ -163,7 +180,8 @@ int NAME(circular_backward)(const sepgconv_circular *a, int threads) {
         for (int64_t r = 0; r < 2 * a->in; r++)
             for (int64_t c = 0; c < 2 * a->out; c++) {
                 double sum = 0;
-                for (int64_t p = 0; p < j.parts; p++) sum += j.sums[p * size + (f * j.in + r) * j.out + c];
+                const int mixed = f || (r < a->in) == (c < a->out);
+                for (int64_t p = 0; p < j.parts && mixed; p++) sum += j.sums[p * size + (f * j.in + r) * j.out + c];
                 a->grad_weight[(f * 2 * a->in + r) * 2 * a->out + c] = (float)sum;
             }
     free(j.back);
