@@ -11,6 +11,7 @@ from sepgconv.deploy._layers import Merge, Project, Split, Sum
 from sepgconv.deploy._stock import RUNTIMES, stock_layers
 from sepgconv.grids import Grid
 from sepgconv.kernels import GroupKernel
+from sepgconv.models._segments import Layers as FusedLayers
 from sepgconv.models._segments import Recomputed
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool
 from sepgconv.nn._conv import _Conv
@@ -24,7 +25,7 @@ POINTWISE = (
 )
 """Layers that treat every number by itself: on images `(b, h·c, …)` they do what they do on features."""
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
-SEQUENCES = (nn.Sequential, Recomputed)
+SEQUENCES = (nn.Sequential, FusedLayers, Recomputed)
 POOLS = {
     "max": (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
     "mean": (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
