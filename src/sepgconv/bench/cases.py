@@ -19,6 +19,7 @@ class Case:
         counts: its number of elements per axis.
         factorisation: of the kernels.
         recompute: whether activations are computed again in the backward pass.
+        variant: of an exported network, which.
     """
 
     kind: str
@@ -26,6 +27,7 @@ class Case:
     counts: tuple[int, ...] = ()
     factorisation: str = ""
     recompute: bool = False
+    variant: str = ""
 
     @property
     def name(self) -> str:

@@ -30,15 +30,15 @@ class InRuntime(nn.Module):
 
 def build(case: dict[str, Any], width: float) -> nn.Module:
     """The plain CNN or the paper's ResNet on SE(2) with 8 rotations: in torch, folded, or in ONNX Runtime."""
-    if case["kind"] == "unfolded-stock":
+    if case["variant"] == "unfolded-stock":
         os.environ["SEPGCONV_NATIVE"] = "0"  # read when the package is imported
     import sepgconv as sg
     from sepgconv.bench.networks import plain_cnn
 
-    if case["kind"] in ("plain-torch", "plain-onnx"):
+    if case["variant"] in ("plain-torch", "plain-onnx"):
         plain = plain_cnn(width).eval()
-        return InRuntime(plain) if case["kind"] == "plain-onnx" else plain
+        return InRuntime(plain) if case["variant"] == "plain-onnx" else plain
     model = sg.models.resnet(sg.se2(8), kernel=sg.KernelConfig(layers=1), width=width).eval()
-    if case["kind"] == "folded-onnx":
+    if case["variant"] == "folded-onnx":
         return InRuntime(sg.fold(model, runtime="onnx"))
-    return sg.fold(model) if case["kind"] == "folded" else model
+    return sg.fold(model) if case["variant"] == "folded" else model

@@ -40,7 +40,7 @@ def measure_exports(settings: Settings, say: Callable[[str], None]) -> dict[str,
         rounds = settings.rounds * (1 if batch > 1 else 5)  # short steps are noisier
         with ExitStack() as stack:
             one = replace(settings, batch=batch)
-            workers = {kind: stack.enter_context(Worker(Case(kind), one)) for kind in LABELS}
+            workers = {kind: stack.enter_context(Worker(Case("export", variant=kind), one)) for kind in LABELS}
             for kind, worker in workers.items():
                 say(f"building {LABELS[kind]}")
                 worker.ask()

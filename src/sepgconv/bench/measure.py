@@ -15,7 +15,6 @@ from sepgconv import tuning
 from sepgconv.bench.cases import PLAIN, Case
 
 HERE = Path(__file__).parent
-NETWORKS = {"plain": "networks.py", "resnet": "networks.py", "escnn": "escnn_networks.py"}
 PHASES = ("infer", "train")  # in this order: memory that training has used once is not given back
 
 
@@ -68,7 +67,7 @@ class Worker:
 
     def __init__(self, case: Case, settings: Settings, python: str | None = None) -> None:
         self.case = case
-        networks = HERE / NETWORKS.get(case.kind, "export_networks.py")
+        networks = HERE / {"escnn": "escnn_networks.py", "export": "export_networks.py"}.get(case.kind, "networks.py")
         task = {
             **{name: getattr(settings, name) for name in ("batch", "size", "width", "threads", "compile", "tune")},
             "case": asdict(case),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from sepgconv.deploy._layers import Merge, Project, Split, Sum
+from sepgconv.deploy._layers import Each, Merge, Project, Split, Sum
 from sepgconv.deploy._stock import RUNTIMES, stock_layers
 from sepgconv.grids import Grid
 from sepgconv.kernels import GroupKernel
@@ -120,6 +120,8 @@ class _Folder:
                 return [layer], state
             if type(layer) is BatchNorm and _foldable_norm(layer):
                 return [_norm(layer, state)], state
+            if type(layer) is SpatialPool and getattr(layer, "antialias", False):
+                return [Each(layer)], state
             if type(layer) is SpatialPool:
                 kind = POOLS[layer.reduce][state.space - 1]
                 return [kind(layer.kernel_size, layer.stride, layer.padding)], state

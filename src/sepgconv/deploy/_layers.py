@@ -75,33 +75,52 @@ def _along(matrix: Tensor, images: Tensor) -> Tensor:
     return rows.reshape(images.shape[0], after * (images.shape[1] // before), *images.shape[2:])
 
 
+class Each(nn.Module):
+    """A layer for features that treats every element of h alike and by itself, on images `(b, h·c, …)`.
+
+    Args:
+        layer: takes `(b, c, h, …)`.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, images: Tensor) -> Tensor:
+        """All elements as channels of one."""
+        return self.layer(images.unsqueeze(2)).squeeze(2)
+
+
 class Project(nn.Module):
     """Reduces `(b, h·c, …)` over h and, with `space`, over space.
 
     Args:
         reduce: `max`, `mean` or `sum`.
         elements: the length of h.
-        space: whether to reduce over space, too.
+        space: whether to reduce over space, too; or how to, before h is.
     """
 
-    def __init__(self, reduce: str, elements: int, *, space: bool) -> None:
+    def __init__(self, reduce: str, elements: int, *, space: bool | str) -> None:
         super().__init__()
         self.reduce, self.elements, self.space = reduce, elements, space
 
     def forward(self, images: Tensor) -> Tensor:
         """Space first, which leaves little to regroup."""
         if self.space:
-            images = self._reduced(images, tuple(range(2, images.ndim)))
-        return self._reduced(images.unflatten(1, (self.elements, images.shape[1] // self.elements)), (1,))
-
-    def _reduced(self, images: Tensor, dims: tuple[int, ...]) -> Tensor:
-        if self.reduce == "max":
-            return images.amax(dims)
-        return images.mean(dims) if self.reduce == "mean" else images.sum(dims)
+            over = self.space if isinstance(self.space, str) else self.reduce
+            images = _reduced(images, over, tuple(range(2, images.ndim)))
+        apart = images.unflatten(1, (self.elements, images.shape[1] // self.elements))
+        return _reduced(apart, self.reduce, (1,))
 
     def extra_repr(self) -> str:
         """What is reduced."""
-        return f"{self.reduce!r}, elements={self.elements}, space={self.space}"
+        return f"{self.reduce!r}, elements={self.elements}, space={self.space!r}"
+
+
+def _reduced(images: Tensor, reduce: str, dims: tuple[int, ...]) -> Tensor:
+    if reduce == "max":
+        return images.amax(dims)
+    return images.mean(dims) if reduce == "mean" else images.sum(dims)
 
 
 class Sum(nn.Module):
