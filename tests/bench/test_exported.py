@@ -1,4 +1,4 @@
-"""`sepgconv bench --only export`: all networks take part, and ratios are those of the same rounds."""
+"""`sepgconv bench --only export`: networks take turns, and ratios are those of the same rounds."""
 
 import json
 
@@ -6,8 +6,10 @@ from sepgconv import cli
 from sepgconv.bench import exported
 
 
-def test_a_quick_run_measures_all_of_them(tmp_path, monkeypatch):
+def test_a_quick_run_measures_side_by_side(tmp_path, monkeypatch):
     monkeypatch.setattr(exported, "BATCHES", (2,))
+    monkeypatch.setattr(exported, "LABELS", {"plain-torch": "plain", "folded-onnx": "folded"})
+    monkeypatch.setattr(exported, "RATIOS", (("folded-onnx", "plain-torch"),))
     arguments = ["--quick", "--rounds=1", "--threads=1", f"--output={tmp_path}"]
     assert cli.main(["bench", "--only", "export", *arguments]) == 0
     found = json.loads((tmp_path / "export.json").read_text())
