@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +187,21 @@ def test_an_onnx_file_with_a_batch_of_its_own(tmp_path):
     onnx.save(model, tmp_path / "two.onnx")
     x = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 1, 4, 4))).float()
     assert torch.equal(OnnxNetwork(tmp_path / "two.onnx")(x), x.flatten(1))
+
+
+class Stubborn(torch.nn.Module):
+    """Keeps the size that it was made for, without a word."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.reshape(-1, 1, 28 * 28).unflatten(2, (28, 28))
+
+
+def test_a_network_for_one_size_is_exported_for_one(folder, tmp_path):
+    trained = load_trained(folder / "best.ckpt")
+    stubborn = replace(trained, model=torch.nn.Sequential(Stubborn(), trained.model))
+    done = export(stubborn, tmp_path / "net.pt2")
+    assert not done.any_size
+    assert done.difference < 1e-5
+    images = torch.randint(256, (3, 1, 28, 28), dtype=torch.uint8)
+    expected = trained.logits(images)
+    assert (load_network(tmp_path / "net.pt2").logits(images) - expected).abs().max() < 1e-5 * expected.abs().max()
