@@ -25,7 +25,7 @@ sepgconv: separable group convolutions, from a recipe to a trained network
 """
 
 TRAINING_HELP = """\
-usage: sepgconv {command} --config RECIPE [--KEY VALUE ...]
+usage: sepgconv {command} --config RECIPE.yaml [--KEY VALUE ...]
 
 {purpose}
 

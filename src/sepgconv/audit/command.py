@@ -17,13 +17,14 @@ from sepgconv.audit._page import page, sentence
 from sepgconv.audit._subject import of_file
 from sepgconv.data.image_files import Framing
 from sepgconv.data.places import atomic_write, check_outputs
+from sepgconv.weights import locate
 
 
 def main(arguments: Sequence[str]) -> int:
     """Audits, writes the page and the numbers; returns 1 if something is above the limit."""
     options = _parser().parse_args(arguments)
     numbers = _check(options)
-    subject = of_file(options.ckpt)
+    subject = of_file(Path(locate(options.ckpt)))
     framing = subject.framing
     if options.size is not None:
         framing = Framing(options.size, framing.channels if framing else options.channels)
@@ -98,7 +99,7 @@ def _check(options: argparse.Namespace) -> Path:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("sepgconv audit", description=__doc__)
     parser.add_argument(
-        "--ckpt", required=True, type=Path, metavar="FILE", help="a checkpoint, an exported file, or any ONNX file"
+        "--ckpt", required=True, metavar="FILE", help="a checkpoint, the name of weights, an exported or any ONNX file"
     )
     parser.add_argument(
         "--images", required=True, type=Path, metavar="DIR", help="image files; a subfolder per class gives accuracies"

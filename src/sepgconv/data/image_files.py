@@ -46,14 +46,14 @@ class Framing:
     crop: int | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.size <= LARGEST_SIZE:
-            raise ValueError(f"size must lie between 1 and {LARGEST_SIZE} pixels, got {self.size!r}")
+        if not isinstance(self.size, int) or not 1 <= self.size <= LARGEST_SIZE:
+            raise ValueError(f"size must be a whole number of 1 to {LARGEST_SIZE} pixels, got {self.size!r}")
         if self.channels not in (1, 3):
             raise ValueError(f"channels must be 1 or 3, got {self.channels!r}")
         if self.resize not in get_args(Resize):
             raise ValueError(f"resize must be one of {', '.join(get_args(Resize))}; got {self.resize!r}")
-        if self.crop is not None and not 1 <= self.crop <= LARGEST_SIZE:
-            raise ValueError(f"crop must lie between 1 and {LARGEST_SIZE} pixels, got {self.crop!r}")
+        if self.crop is not None and not (isinstance(self.crop, int) and 1 <= self.crop <= LARGEST_SIZE):
+            raise ValueError(f"crop must be a whole number of 1 to {LARGEST_SIZE} pixels, got {self.crop!r}")
 
     @property
     def shape(self) -> tuple[int, int, int]:

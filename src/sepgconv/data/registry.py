@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import amat, cifar, galaxy10, mnist, variants
+from . import amat, cifar, first_galaxies, galaxy10, mnist, variants
 from .dataset import DataSet, Split
 from .files import Source, locate
 from .places import data_root, search_folders
@@ -131,6 +131,14 @@ ENTRIES = {
             tuple(str(i) for i in range(100)),
             cifar.CIFAR100.read,
             cifar.CIFAR100.source,
+        ),
+        Entry(
+            first_galaxies.NAME,
+            (1, first_galaxies.SIZE, first_galaxies.SIZE),
+            (1_405, 353, 400),
+            first_galaxies.CLASSES,
+            first_galaxies.read,
+            first_galaxies.SOURCE,
         ),
         Entry("galaxy10", (3, 69, 69), (17_429, 2_178, 2_178), galaxy10.CLASSES, galaxy10.read, galaxy10.SOURCE),
     )

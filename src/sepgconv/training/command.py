@@ -78,6 +78,8 @@ class TrainingCLI(LightningCLI):
         recipe = self.config[self.config.subcommand]
         if recipe.data.folder is not None:
             complete(recipe)
+        elif recipe.trainer.max_epochs is None and recipe.trainer.max_steps == -1 and recipe.trainer.max_time is None:
+            raise ValueError("trainer.max_epochs must be a number, unless it follows from a folder: set --data.folder")
 
     def _parse_ckpt_path(self) -> None:
         # LightningCLI would replace the recipe's model by the checkpoint's; here the two must agree.
@@ -130,7 +132,7 @@ def main(arguments: Sequence[str]) -> int:
     """Runs a command."""
     quieten()
     try:
-        TrainingCLI(recipes.resolve(arguments))
+        TrainingCLI(recipes.resolve(recipes.for_folder(arguments)))
     except BaseException as error:
         if (number := signals.cause(error)) is None:
             raise

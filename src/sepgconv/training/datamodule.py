@@ -1,7 +1,7 @@
 """The DataModule: a data set in memory, normalised, augmented, and shared between processes."""
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -174,7 +174,7 @@ class Images(LightningDataModule):
     @property
     def class_names(self) -> tuple[str, ...]:
         """By label."""
-        return self._names if self.folder is None else self.data.class_names
+        return self._names if self.folder is None else cast(Folder, self.data).class_names
 
     @property
     def class_counts(self) -> Tensor:
@@ -257,8 +257,8 @@ class Images(LightningDataModule):
         """All that says which images are seen, as plain values."""
         images: dict[str, Any] = {"name": self.data_name}
         if self.folder is not None:  # wherever it lies, its images must be the same
-            assert isinstance(self.data, Folder)
-            images = {"images": self.data.digest, "framing": asdict(self.data.framing)}
+            folder = cast(Folder, self.data)
+            images = {"images": folder.digest, "framing": asdict(folder.framing)}
         chosen = {**images, "batch_size": self.batch_size, "limit": self.limit, "seed": self.seed}
         return {**chosen, "augment": asdict(self.augment), "rotate_test": self.rotate_test}
 

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from sepgconv.data.folders.layout import images_below
 from sepgconv.data.places import atomic_write, check_outputs
 from sepgconv.deploy import Exported, load_network
+from sepgconv.weights import DEFAULT, locate
 
 from .trained import Trained
 
@@ -156,7 +157,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.out.suffix.lower() not in FORMATS:
             raise ValueError(f"--out must end in {' or '.join(FORMATS)}, got {str(options.out)!r}")
         check_outputs(options.out, name="--out")
-    trained = load_network(options.ckpt)
+    trained = load_network(locate(options.ckpt))
     predictor = Predictor(trained, average=options.average, invert=options.invert)
     files, predictor.bad = expand(options.files)
     if not trained.preparation.known:
@@ -189,9 +190,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("sepgconv predict", description="Classify image files with a trained network.")
     parser.add_argument(
         "--ckpt",
-        required=True,
+        default=DEFAULT,
         metavar="FILE",
-        help="a run's best.ckpt or best.safetensors, or an exported .onnx, .pt2",
+        help="a run's best.ckpt, an exported .onnx or .pt2, or the name of weights (%(default)s, which reads digits)",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write a table, file.csv or file.json, not lines")
     parser.add_argument(

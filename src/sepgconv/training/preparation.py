@@ -77,6 +77,8 @@ def of_data(data: Any, network: NetworkConfig) -> dict[str, Any]:
     Any object will do, None as well: its attributes `class_names`, `mean` and `std` are used if they are there.
     """
     names = getattr(data, "class_names", None) or [str(label) for label in range(network.num_classes)]
+    if len(names) != network.num_classes:
+        raise ValueError(f"the data has {len(names)} class names, but the network has {network.num_classes} classes")
     prepared = getattr(data, KEY, None)
     if not isinstance(prepared, Preparation):
         mean, std = (getattr(data, name, None) for name in ("mean", "std"))

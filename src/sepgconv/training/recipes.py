@@ -10,6 +10,7 @@ from sepgconv.data.places import atomic_write
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 SUFFIX = ".yaml"
+OF_FOLDERS = "folder/se2_separable_cpu"
 
 
 def names() -> list[str]:
@@ -42,6 +43,15 @@ def resolve(arguments: Sequence[str]) -> list[str]:
         elif argument == "--config" and index + 1 < len(resolved):
             resolved[index + 1] = str(find(resolved[index + 1]))
     return resolved
+
+
+def for_folder(arguments: Sequence[str]) -> list[str]:
+    """A command line with a recipe, also where `fit` was given nothing but a folder."""
+    given = {argument.split("=", 1)[0] for argument in arguments}
+    if arguments[:1] != ["fit"] or "--config" in given or "--data.folder" not in given:
+        return list(arguments)
+    print(f"no recipe was given; {OF_FOLDERS} is taken (--config)", file=sys.stderr)
+    return ["fit", "--config", OF_FOLDERS, *arguments[1:]]
 
 
 def about(name: str) -> str:

@@ -65,9 +65,9 @@ def load_trained(path: str | Path) -> Trained:
     try:
         return _build(checkpoint)
     except KeyError as error:
-        raise ValueError(f"{path} cannot be used: it lacks {error}") from error
+        raise ValueError(f"the checkpoint {path} cannot be used: it lacks {error}") from error
     except (ValueError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"{path} cannot be used: {error}") from error
+        raise ValueError(f"the checkpoint {path} cannot be used: {error}") from error
 
 
 def _build(checkpoint: dict[str, Any]) -> Trained:

@@ -187,7 +187,7 @@ def _check(layout: Layout, folder: Path) -> None:
         left = f" ({'; '.join(layout.remarks)})" if layout.remarks else ""
         raise ValueError(f"{folder} has no images, in a subfolder per class or in train/, valid/ and test/{left}")
     if len(layout.classes) < 2:
-        raise ValueError(f"{folder} has one class, {layout.classes[0]!r}; there must be at least two")
+        raise ValueError(f"{folder} has one class, {layout.samples[0].label!r}; there must be at least two")
     trained = {sample.label for sample in layout.samples if sample.part in ("train", None)}
     for part in ("valid", "test"):
         if unknown := sorted({s.label for s in layout.samples if s.part == part} - trained):

@@ -52,18 +52,20 @@ def depthwise(
 
 def followed(result: Tensor, bias: Tensor | None, *, relu: bool, addend: Tensor | None) -> Tensor:
     """What may follow a convolution, with stock operations: a bias that fits it, a ReLU, an addend and its ReLU."""
+    # A result that nobody differentiates may be written over: nobody else has seen it.
+    over = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or in_transform())
     result = result if bias is None else result + bias
-    result = F.relu(result) if relu else result
-    return result if addend is None else F.relu(result + addend)
+    result = F.relu(result, inplace=over) if relu else result
+    return result if addend is None else F.relu(result + addend, inplace=over)
 
 
 def _plain(x: Tensor, weight: Tensor, stride: int, padding: tuple[int, int]) -> Tensor:
     """With stock operations."""
-    taps = weight.shape[2:].numel()
-    heavy = weight.shape[3] > WIDE or (taps > TAPS and taps * x.shape[1:].numel() > WORK)
     watched = torch.compiler.is_compiling() or in_transform() or torch.is_autocast_enabled("cpu")
-    if heavy and x.device.type == "cpu" and weight.requires_grad and torch.is_grad_enabled() and not watched:
-        return _ByImage.apply(x, weight.contiguous(), stride, padding)
+    if weight.requires_grad and torch.is_grad_enabled() and x.device.type == "cpu" and not watched:
+        taps = weight.shape[2:].numel()
+        if weight.shape[3] > WIDE or (taps > TAPS and taps * x.shape[1:].numel() > WORK):
+            return _ByImage.apply(x, weight.contiguous(), stride, padding)
     return F.conv2d(x, weight.contiguous(), None, stride, padding, 1, len(weight))
 
 

@@ -110,6 +110,9 @@ static void block_of_band(const job *j, int64_t b, int64_t part, int64_t block, 
     copy_padded(in, image, a, p, first, in_rows, channels);
     for (int64_t y = 0; y < rows; y++) {
         float *out = a->y + b * a->y_image + (start + y) * a->y_row + c;
+        if (a->addend && y + 1 < rows)
+            for (int64_t x = 0; x < a->out_x; x++)
+                __builtin_prefetch(a->addend + (out - a->y) + a->y_row + x * a->y_pixel, 0, 2);
         if (fetch) fetch_rows(image + BLOCK, a, first + y * in_rows / rows, first + (y + 1) * in_rows / rows);
         for (int64_t x = 0; x < a->out_x; x += width) {
             const float *from = in + y * a->stride * p->row + x * BLOCK;
