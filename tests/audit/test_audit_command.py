@@ -126,7 +126,7 @@ def test_what_is_wrong_is_said_before_the_work(place, report, tmp_path, capsys, 
         ({"images": tmp_path / "nowhere"}, "images must be a folder"),
         ({"images": tmp_path / "none"}, "there are no images in"),
         ({"images": tmp_path / "flat", "accuracy": None}, "accuracy needs labels: a folder of"),
-        ({"ckpt": tmp_path / "none.ckpt"}, "there is no checkpoint at"),
+        ({"ckpt": tmp_path / "none.ckpt"}, "weights must be a file or one of"),
         ({"limit": 1}, "limit must be at least 2, got 1"),
         ({"fail-above": -1}, "fail-above must not be negative"),
     ]

@@ -126,7 +126,7 @@ def test_exporting_leaves_the_model_as_it_was(folder, tmp_path):
         (["--to=onnx", "--output={there}.pt2"], "output must end in .onnx"),
         (["--output={there}.tflite"], "to must be one of onnx, pt2, safetensors; got 'tflite'"),
         (["--output={shut}/net.onnx"], "output must be a directory to write to"),
-        (["--ckpt={none}.ckpt", "--output={new}.onnx"], "there is no checkpoint at"),
+        (["--ckpt={none}.ckpt", "--output={new}.onnx"], "weights must be a file or one of"),
     ],
 )
 def test_what_cannot_be_written_is_said_before_the_work(folder, tmp_path, capsys, monkeypatch, arguments, message):
