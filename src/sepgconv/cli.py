@@ -14,6 +14,8 @@ sepgconv: separable group convolutions, from a recipe to a trained network
   sepgconv validate --config RECIPE.yaml    evaluate a checkpoint on the validation set
   sepgconv test --config RECIPE.yaml        evaluate a checkpoint on the test set
   sepgconv predict --ckpt FILE IMAGE...     classify image files, folders of them
+  sepgconv audit --ckpt FILE --images DIR   how much turns, mirrors, scales and shifts change the answers
+  sepgconv export --ckpt FILE --output F    an ONNX, pt2 or safetensors file that needs no sepgconv
   sepgconv recipes list | copy              the recipes that come with the package
   sepgconv bench                            time and memory on several groups, against the plain CNN
   sepgconv data list | prepare | show       data sets: what there is, fetch, look at
@@ -69,9 +71,11 @@ SHORT = {"--help-all": "--help", "--compile": "--model.compile=true"}
 
 # Command → module with a `main(arguments) -> exit status`.
 MODULES = {
+    "audit": "sepgconv.audit.command",
     "demo": "sepgconv.demo",
     "bench": "sepgconv.bench.command",
     "data": "sepgconv.data.command",
+    "export": "sepgconv.deploy.command",
     "predict": "sepgconv.training.predict",
     "recipes": "sepgconv.training.recipes",
     "reproduce": "sepgconv.reproduce.command",

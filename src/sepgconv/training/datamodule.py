@@ -202,7 +202,7 @@ class Images(LightningDataModule):
     @property
     def preparation(self) -> Preparation:
         """How an image file becomes an image of this data, for the checkpoint."""
-        channels, height, _ = self.shape
+        channels, height = self.shape[:2]
         framing = self.data.framing if isinstance(self.data, Folder) else Framing(height, channels)
         return Preparation(framing, self.normaliser.mean, self.normaliser.std)
 

@@ -16,9 +16,10 @@ from tqdm import tqdm
 
 from sepgconv.data.folders.layout import images_below
 from sepgconv.data.places import atomic_write, check_outputs
+from sepgconv.deploy import Exported, load_network
 from sepgconv.weights import DEFAULT, locate
 
-from .trained import Trained, load_trained
+from .trained import Trained
 
 BATCH = 32  # images that go through the network at a time
 AVERAGES = {  # name → quarter turns and whether mirrored, which all move pixels without changing them
@@ -48,7 +49,7 @@ class Predictor:
         invert: whether to swap dark and light.
     """
 
-    def __init__(self, trained: Trained, *, average: str | None = None, invert: bool = False) -> None:
+    def __init__(self, trained: Trained | Exported, *, average: str | None = None, invert: bool = False) -> None:
         if average is not None and average not in AVERAGES:
             raise ValueError(f"average must be one of {', '.join(AVERAGES)}; got {average!r}")
         self.trained, self.average, self.invert = trained, average, invert
@@ -156,7 +157,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.out.suffix.lower() not in FORMATS:
             raise ValueError(f"--out must end in {' or '.join(FORMATS)}, got {str(options.out)!r}")
         check_outputs(options.out, name="--out")
-    trained = load_trained(locate(options.ckpt))
+    trained = load_network(locate(options.ckpt))
     predictor = Predictor(trained, average=options.average, invert=options.invert)
     files, predictor.bad = expand(options.files)
     if not trained.preparation.known:
@@ -191,7 +192,7 @@ def _parser() -> argparse.ArgumentParser:
         "--ckpt",
         default=DEFAULT,
         metavar="FILE",
-        help="a run's best.ckpt or best.safetensors, or the name of weights (%(default)s, which reads digits)",
+        help="a run's best.ckpt, an exported .onnx or .pt2, or the name of weights (%(default)s, which reads digits)",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write a table, file.csv or file.json, not lines")
     parser.add_argument(
