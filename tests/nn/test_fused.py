@@ -75,11 +75,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_no_copy_of_features_hides_in_a_step(case: str) -> None:
-    """Features lie channels-last from the lifting to the pooling, forward and backward.
-
-    What is copied is one image's gradient at a time, where it serves as the kernel of a depthwise weight gradient, and
-    the places of maxima, which are kept as short numbers: once forward and once backward in each of two poolings.
-    """
+    """Features lie channels-last from the lifting to the pooling, forward and backward."""
     make, factorisation = CASES[case]
     net = sg.models.resnet(make(), factorisation=factorisation, kernel=sg.KernelConfig(hidden=8, layers=1), width=0.25)
     x = torch.randn(16, 1, 28, 28)
@@ -89,9 +85,7 @@ def test_no_copy_of_features_hides_in_a_step(case: str) -> None:
         net(x).sum().backward()
 
     step()
-    size = net[0].grid.size
-    places = [[16, 8 * size, 14, 14], [16, 16 * size, 7, 7]]
-    assert copies(step, smallest) == [f"aten::copy_ {[shape, shape, []]}" for shape in (*places, *places[::-1])]
+    assert copies(step, smallest) == []
     net.eval()
     with torch.no_grad():
         assert copies(lambda: net(x), smallest) == []

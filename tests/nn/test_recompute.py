@@ -10,7 +10,7 @@ from torch import nn
 
 import sepgconv as sg
 from sepgconv.execution import plan
-from sepgconv.execution.cpu import norm
+from sepgconv.execution.native import _library
 from sepgconv.models._segments import Recomputed
 
 KERNEL = sg.KernelConfig(hidden=8, layers=1)
@@ -38,15 +38,14 @@ def assert_equal_steps(kept: nn.Module, again: nn.Module, x: torch.Tensor, steps
         assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
 
 
-@pytest.fixture(params=[False, True], ids=["small", "large"])
-def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small features are left to stock operations; with `large` they take the way of large ones, in chunks."""
-    if request.param:
-        monkeypatch.setattr(norm, "SHORT", 0)
-        monkeypatch.setattr(norm, "LONG", 40)
+@pytest.fixture(params=["compiled", "plain"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the compiled kernels, where they are, and without."""
+    if request.param == "plain":
+        monkeypatch.setattr(_library, "FOUND", False)
 
 
-@pytest.mark.usefixtures("large")
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_recomputed_block_gives_the_same_bits(training: bool, moved: bool) -> None:
@@ -56,7 +55,7 @@ def test_a_recomputed_block_gives_the_same_bits(training: bool, moved: bool) -> 
         assert again.norm1.num_batches_tracked == 3
 
 
-@pytest.mark.usefixtures("large")
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("name", sg.models.list())
 @pytest.mark.parametrize("grid", [sg.se2(4), sg.sim2(2, 2, scale_sampling="random")], ids=str)
 def test_a_recomputed_model_gives_the_same_bits(name: str, grid: sg.Grid) -> None:
@@ -70,7 +69,7 @@ def test_a_recomputed_model_gives_the_same_bits(name: str, grid: sg.Grid) -> Non
     assert_equal_steps(*models, torch.randn(3, 1, 28, 28), steps=2)
 
 
-@pytest.mark.usefixtures("large")
+@pytest.mark.usefixtures("way")
 def test_a_graph_that_is_kept_can_go_backward_again() -> None:
     """What is computed again is computed for each pass."""
     module, x = block(True), torch.randn(2, 2, 4, 6, 6, requires_grad=True)
@@ -81,7 +80,7 @@ def test_a_graph_that_is_kept_can_go_backward_again() -> None:
         assert torch.equal(a, b)
 
 
-@pytest.mark.usefixtures("large")
+@pytest.mark.usefixtures("way")
 def test_what_a_hook_has_seen_is_not_written_over() -> None:
     module, seen = block(True), []
     module.conv2.register_forward_hook(lambda *args: seen.append(args[2]))
@@ -90,7 +89,7 @@ def test_what_a_hook_has_seen_is_not_written_over() -> None:
     assert torch.equal(first, again)
 
 
-@pytest.mark.usefixtures("large")
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("name", ["conv1", "norm1", "conv2", "norm2"])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_gradients_that_a_hook_has_seen_are_not_written_over(

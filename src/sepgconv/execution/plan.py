@@ -13,7 +13,8 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from sepgconv.execution.cpu.pieces import in_pieces
+from sepgconv.execution.native import followed, in_transform
+from sepgconv.execution.pieces import in_pieces
 from sepgconv.execution.sizes import Contraction, Sizes
 from sepgconv.execution.ways import WAYS, Fourier, Space, Way
 from sepgconv.kernels import Term, Values
@@ -150,7 +151,15 @@ class Plan:
         return kernel.expand(*shape, self.taps if spatial else 1, inputs, outputs)
 
     def run(
-        self, features: Tensor, weights: Weights, bias: Tensor | None = None, *, saving: bool = False, own: bool = False
+        self,
+        features: Tensor,
+        weights: Weights,
+        bias: Tensor | None = None,
+        *,
+        relu: bool = False,
+        addend: Tensor | None = None,
+        saving: bool = False,
+        own: bool = False,
     ) -> Tensor:
         """Convolves features `(b, i, h, …)` to `(b, j, o, …)`.
 
@@ -158,44 +167,62 @@ class Plan:
             features: what to convolve.
             weights: as `prepare` has made them.
             bias: to add to every output channel.
+            relu: whether to rectify what comes out.
+            addend: features to add to that, before another ReLU.
             saving: whether to take all but small features in pieces.
             own: as in `in_pieces`.
         """
         rows, results = rearrange(features, "b c h ... -> b ... h c"), []
         rows = rows.reshape(*rows.shape[:-2], *self.sizes.source, rows.shape[-1])
-        pieces = self._pieces(rows, SAVING if saving else LARGE)
+        beside = None if addend is None else rearrange(addend, "b c h ... -> b ... h c")
+        last = {"relu": relu, "addend": beside} if len(weights) == 1 else {}
+        pieces = self._pieces(rows, SAVING if saving else LARGE) if torch.is_grad_enabled() else 1
         shifts = [None] * len(weights) if bias is None else bias.split(self.chunk)
         for chunk, shift in zip(weights, shifts, strict=True):
+            run, tensors = partial(self._run, [len(weight) for weight in chunk], **last), sum(chunk, ())
             if pieces == 1:
-                state = self._run([len(weight) for weight in chunk], rows, *sum(chunk, ()), bias=shift)
+                results.append(run(rows, *tensors, bias=shift))
             else:
-                run = partial(self._run, [len(weight) for weight in chunk])
-                state = in_pieces(run, pieces, rows, sum(chunk, ()), shift, own=own and len(weights) == 1)
-            results.append(state)
-        rows = results[0] if len(results) == 1 else torch.cat(results, dim=-1)
+                results.append(in_pieces(run, pieces, rows, tensors, shift, own=own))
+        rows = results[0] if last else torch.cat(results, dim=-1)
         rows = rows.reshape(*rows.shape[: rows.ndim - len(self.sizes.target) - 1], self.outputs, rows.shape[-1])
-        return rearrange(rows, "b ... h c -> b c h ...")
+        result = rearrange(rows, "b ... h c -> b c h ...")
+        return result if last else followed(result, None, relu=relu, addend=addend)
 
     def _run(
-        self, counts: list[int], rows: Tensor, *tensors: Tensor, bias: Tensor | None = None, wanted: bool = True
+        self,
+        counts: list[int],
+        rows: Tensor,
+        *tensors: Tensor,
+        bias: Tensor | None = None,
+        relu: bool = False,
+        addend: Tensor | None = None,
     ) -> Tensor:
-        """`b … h… i -> b … o… j`, or something of that shape with the right gradients if it is not wanted."""
+        """`b … h… i -> b … o… j`; the addend is `b … h j`."""
         state, rest = rows.unsqueeze(-1), tensors  # b … h… i j
         for step, count in zip(self.steps, counts, strict=True):
             weights, rest = rest[:count], rest[count:]
             if isinstance(step, Space):  # the last one
-                state, bias = step.apply(state, weights, bias, wanted=wanted), None
-            else:
-                state = step.apply(state, weights)
-        return (state if bias is None else state + bias).squeeze(-2)
+                return step.apply(state, weights, bias, relu=relu, addend=addend).squeeze(-2)
+            state = step.apply(state, weights)
+        state = state.squeeze(-2)
+        return followed(state, bias, relu=relu, addend=None if addend is None else addend.reshape(state.shape))
 
     def _pieces(self, rows: Tensor, limit: int) -> int:
-        """In how many pieces a batch is convolved, so that what lies between the ways stays small."""
-        if self.open or len(self.steps) == 1 or torch.compiler.is_compiling():
+        """In how many pieces a batch is convolved on a CPU, so that what lies between the ways stays small."""
+        if self.open or rows.device.type != "cpu" or torch.compiler.is_compiling() or in_transform():
             return 1
         image = math.prod(rows.shape[1:]) * rows.element_size()
         between = image * len(rows) * max(self.sizes.channels[1] / self.sizes.channels[0], 1) * (len(self.steps) - 1)
-        return 1 if between <= limit else max(len(rows) // math.ceil(PIECE / image), 1)
+        if (
+            between <= limit
+            or self.open
+            or rows.device.type != "cpu"
+            or torch.compiler.is_compiling()
+            or in_transform()
+        ):
+            return 1
+        return max(len(rows) // math.ceil(PIECE / image), 1)
 
 
 def make_plan(terms: Sequence[Term], sizes: Sizes, execution: str = "auto", kind: str = "cpu") -> Plan:

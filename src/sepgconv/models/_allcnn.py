@@ -8,7 +8,7 @@ from torch import nn
 from sepgconv.grids import Grid
 from sepgconv.kernels import Factor, KernelConfig
 from sepgconv.models._resnet import widen
-from sepgconv.models._segments import Recomputed
+from sepgconv.models._segments import Layers, Recomputed
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, SpatialPool
 
 
@@ -47,7 +47,7 @@ def allcnnc(
     def conv(before: int, after: int, size: int) -> list[nn.Module]:
         return [GroupConv(before, after, size, **shared), BatchNorm(after), nn.ReLU()]
 
-    sequence = Recomputed if recompute else nn.Sequential
+    sequence = Recomputed if recompute else Layers
     return sequence(
         nn.Dropout(0.2 * dropout),
         LiftingConv(in_channels, narrow, kernel_size, grid=grid, kernel=kernel),

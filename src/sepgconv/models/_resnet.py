@@ -7,7 +7,7 @@ from torch import nn
 
 from sepgconv.grids import Grid
 from sepgconv.kernels import Factor, KernelConfig
-from sepgconv.models._segments import Recomputed
+from sepgconv.models._segments import Layers, Recomputed
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool
 
 
@@ -56,7 +56,7 @@ def resnet(
     grid = copy.deepcopy(grid)  # whose shift is the model's alone
     shared = {"grid": grid, "factorisation": factorisation, "kernel": kernel}
     last = min(max(image_size // 4 - 7, 3), 11)
-    sequence = Recomputed if recompute else nn.Sequential
+    sequence = Recomputed if recompute else Layers
     return sequence(
         LiftingConv(in_channels, narrow, size, grid=grid, kernel=kernel),
         BatchNorm(narrow),

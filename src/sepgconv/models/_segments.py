@@ -1,4 +1,4 @@
-"""A sequence of layers that keeps few activations for the backward pass."""
+"""Sequences of layers: fused where that is the same, and with few activations kept for the backward pass."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -6,11 +6,19 @@ from functools import partial
 from torch import Tensor, nn
 
 from sepgconv.nn import GroupConv, GroupPool, LiftingConv, ResidualBlock
-from sepgconv.nn._fused import HOOKS
+from sepgconv.nn._fused import HOOKS, run_layers
 from sepgconv.nn._recompute import recompute
 
 STARTS = (LiftingConv, GroupConv, ResidualBlock, GroupPool)
 AS_IS = (ResidualBlock, GroupPool, nn.Dropout)
+
+
+class Layers(nn.Sequential):
+    """As `nn.Sequential`, but convolution, norm and ReLU that follow each other are one where that is the same."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Runs the layers one after the other."""
+        return run_layers(list(self), input)
 
 
 class Recomputed(nn.Sequential):
@@ -41,9 +49,9 @@ class Recomputed(nn.Sequential):
                 input = _on_lifted(after, segment, input)
                 segments.pop(0)
             elif isinstance(segment[0], AS_IS):
-                input = _run(segment, input)
+                input = run_layers(segment, input)
             else:
-                input = recompute(partial(_run, segment), segment, input)
+                input = recompute(partial(run_layers, segment), segment, input)
         return input
 
 
@@ -51,7 +59,7 @@ def _on_lifted(block: ResidualBlock, lifting: Sequence[nn.Module], images: Tenso
     """A block on lifted images, the first half of which is computed again from the images themselves."""
 
     def begin(images: Tensor) -> tuple[Tensor, Tensor]:
-        lifted = recompute(partial(_run, lifting), lifting, images)
+        lifted = recompute(partial(run_layers, lifting), lifting, images)
         return lifted, block.begin(lifted)
 
     return block.finish(*recompute(begin, [*lifting, block.conv1, block.norm1], images))
@@ -61,9 +69,3 @@ def _as_made(layer: nn.Module | None) -> bool:
     """Whether a layer is a residual block that nobody looks at or has changed."""
     ours = type(layer) is ResidualBlock and "forward" not in vars(layer)
     return ours and not any(vars(layer)[name] for name in HOOKS)
-
-
-def _run(layers: Sequence[nn.Module], input: Tensor) -> Tensor:
-    for layer in layers:
-        input = layer(input)
-    return input

@@ -79,14 +79,11 @@ class ResidualBlock(nn.Module):
         self, features: Float[Tensor, "b i h *space"], hidden: Float[Tensor, "b i h *space"]
     ) -> Float[Tensor, "b j o *space"]:
         """The block's output from its input and what `begin` has made of it."""
+        if not self.recompute:
+            return conv_norm_relu(self.conv2, self.norm2, hidden, shortcut=(self.shortcut, features))
+        # The sum is outside of the segments: its gradient needs nothing but its result, which the next layer keeps.
         hidden = self._segment(partial(conv_norm_relu, self.conv2, self.norm2), hidden, self.conv2, self.norm2)
-        shortcut = self._segment(self.shortcut, features, self.shortcut)
-        if shortcut.shape != hidden.shape:
-            raise ValueError(
-                f"ResidualBlock cannot add {type(self.shortcut).__name__}'s {tuple(shortcut.shape)} to "
-                f"{type(self.conv2).__name__}'s {tuple(hidden.shape)}"
-            )
-        return F.relu(hidden + shortcut, inplace=True)
+        return F.relu(hidden + self._segment(self.shortcut, features, self.shortcut), inplace=True)
 
     def _segment(self, function: Callable[[Tensor], Tensor], features: Tensor, *modules: nn.Module) -> Tensor:
         """`function(features)`, which runs these modules: what is computed again at a time, so the less the better."""

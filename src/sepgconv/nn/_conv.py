@@ -136,9 +136,14 @@ class _Conv(nn.Module):
             return plan.prepare(values)
 
     def convolve(
-        self, features: Float[Tensor, "b i h *space"], norm: BatchNorm | None = None, *, own: bool = False
+        self,
+        features: Float[Tensor, "b i h *space"],
+        norm: BatchNorm | None = None,
+        *,
+        addend: Tensor | None = None,
+        own: bool = False,
     ) -> Float[Tensor, "b j o *out"]:
-        """Convolves, with a norm in eval as part of the kernel if one is given.
+        """Convolves; with a norm in eval as part of the kernel, a ReLU behind it, and then an addend and another ReLU.
 
         With `own`, the gradient that comes back belongs to this layer alone, and may be written over.
         """
@@ -154,11 +159,19 @@ class _Conv(nn.Module):
             bias = shift if bias is None else bias * scale + shift
         own_ways = features.device.type == "cpu" and not torch.compiler.is_compiling()
         plan = self._plans["cpu" if own_ways else "other"]
+        features = features if source else features.unsqueeze(2)  # an image lives on one element
         weights = self._sample(plan, scale) if self.training else self._weights(plan, scale)
-        result = plan.run(features, weights, bias, saving=self.saves_memory, own=own)
+        after = {"relu": norm is not None, "addend": addend}
+        result = plan.run(features, weights, bias, **after, saving=self.saves_memory, own=own)
         if grid.random and watched and result.grad_fn is not None:
             cast(dict, result.grad_fn.metadata).setdefault(KEY, {})[grid.key] = grid.moves
         return result
+
+    def output_shape(self, x: Tensor) -> torch.Size:
+        """The shape of what it makes of an input that `check` lets pass."""
+        space = x.shape[x.ndim - self.kernel.grid.space :]
+        sizes = [(n + 2 * self.padding - self.kernel_size) // self.stride + 1 for n in space]
+        return torch.Size((len(x), self.out_channels, self.kernel.grid.size, *sizes))
 
     def check(self, x: Tensor) -> None:
         """Refuses what the layer cannot take."""
@@ -256,7 +269,7 @@ class LiftingConv(_Conv):
     def forward(self, images: Float[Tensor, "b i *space"]) -> Float[Tensor, "b j h *out"]:
         """Convolves images with the kernel at every element of the grid."""
         self.check(images)
-        return self.convolve(images.unsqueeze(2))
+        return self.convolve(images)
 
 
 class GroupConv(_Conv):

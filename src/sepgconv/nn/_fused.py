@@ -1,15 +1,17 @@
 """Convolution, norm and ReLU: fused where that is the same and nobody looks in between, module by module where not."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.nn import functional as F
 from torch.nn.modules import module as torch_module
 
-from sepgconv.nn._conv import GroupConv
+from sepgconv.nn._conv import GroupConv, LiftingConv
 from sepgconv.nn._norm import BatchNorm
 
-FORWARDS: dict[type[nn.Module], object] = {kind: kind.forward for kind in (GroupConv, BatchNorm)}
+FORWARDS: dict[type[nn.Module], object] = {kind: kind.forward for kind in (GroupConv, LiftingConv, BatchNorm, nn.ReLU)}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -33,26 +35,60 @@ def fusable(*modules: nn.Module) -> bool:
     return True
 
 
-def conv_norm_relu(conv: nn.Module, norm: nn.Module, features: Tensor, *, reader: nn.Module | None = None) -> Tensor:
-    """`relu(norm(conv(features)))`.
+def conv_norm_relu(
+    conv: nn.Module,
+    norm: nn.Module,
+    features: Tensor,
+    *,
+    shortcut: tuple[nn.Module, Tensor] | None = None,
+    reader: nn.Module | None = None,
+) -> Tensor:
+    """`relu(norm(conv(features)))`, and with a shortcut `relu(relu(norm(conv(features))) + shortcut(…))`.
 
-    In training norm and ReLU are one operation that keeps only its input; in eval without gradients the norm becomes
-    part of the kernel.
+    In training norm, ReLU and sum are one operation that keeps only its input and the sum; in eval without gradients
+    they become part of the convolution.
 
     Args:
-        conv: any convolution; a `GroupConv` can be fused.
+        conv: any convolution; ours can be fused.
         norm: any norm; a `BatchNorm` can be fused.
         features: what to convolve.
+        shortcut: a module that makes what is added, and what it takes; called after a convolution that moves the grid.
         reader: the module that alone reads the result, if there is one: what it hands back may be written over.
     """
     if not fusable(*(module for module in (conv, norm, reader) if module is not None)):
-        return F.relu(_normalised(norm, _convolved(conv, features)))
-    assert isinstance(conv, GroupConv)
+        result = F.relu(_normalised(norm, _convolved(conv, features)))
+        return result if shortcut is None else F.relu(result + _added(*shortcut, result.shape, conv), inplace=True)
+    assert isinstance(conv, LiftingConv | GroupConv)
     assert isinstance(norm, BatchNorm)
     conv.check(features)
-    if norm.training or norm.running_mean is None or torch.is_grad_enabled():
-        return norm.normalise(conv.convolve(features, own=True), relu=True, own=reader is not None)
-    return F.relu(conv.convolve(features, norm), inplace=True)
+    if norm.training or conv.training or norm.running_mean is None or torch.is_grad_enabled():
+        result = conv.convolve(features, own=True)
+        addend = None if shortcut is None else _added(*shortcut, result.shape, conv)
+        return norm.normalise(result, relu=True, addend=addend, own=reader is not None)
+    addend = None if shortcut is None else _added(*shortcut, conv.output_shape(features), conv)
+    return conv.convolve(features, norm, addend=addend)
+
+
+def run_layers(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
+    """Layers one after the other; a convolution, a norm and a ReLU that follow each other as one."""
+    at = 0
+    while at < len(layers):
+        three = layers[at : at + 3]
+        if [type(layer) for layer in three[1:]] == [BatchNorm, nn.ReLU] and fusable(*three):
+            x, at = conv_norm_relu(three[0], three[1], x), at + 3
+        else:
+            x, at = layers[at](x), at + 1
+    return x
+
+
+def _added(shortcut: nn.Module, given: Tensor, shape: torch.Size, conv: nn.Module) -> Tensor:
+    result = shortcut(given)
+    if result.shape != shape:
+        names = type(shortcut).__name__, type(conv).__name__
+        raise ValueError(
+            f"a residual block cannot add {names[0]}'s {tuple(result.shape)} to {names[1]}'s {tuple(shape)}"
+        )
+    return result
 
 
 def _convolved(conv: nn.Module, features: Tensor) -> Tensor:

@@ -1,11 +1,9 @@
 """Batch normalisation of features on a group."""
 
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from sepgconv.execution.cpu.norm import batch_norm
+from sepgconv.execution.native import batch_norm, followed
 
 
 class BatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -36,19 +34,17 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         shift = -self.running_mean * scale
         return scale, shift if self.bias is None else shift + self.bias
 
-    def normalise(self, input: Tensor, *, relu: bool = False, own: bool = False) -> Tensor:
-        """Normalises and, with `relu`, rectifies in the same operation, which keeps nothing but the input.
+    def normalise(
+        self, input: Tensor, *, relu: bool = False, addend: Tensor | None = None, own: bool = False
+    ) -> Tensor:
+        """Normalises and, in the same operation, rectifies and adds: `relu(relu(norm) + addend)`.
 
         With `own`, the gradient that comes back belongs to this operation alone, and may be written over.
         """
         self._check_input_dim(input)
-        ours = input.ndim >= 4 and rearrange(input, "b c h ... -> b ... h c").is_contiguous()
-        if input.ndim >= 4 and not ours and input.movedim(1, -1).is_contiguous():
-            # Channels-last: any order of the other axes will do, and torch's sums over such rows are not exact.
-            return self.normalise(input.movedim(-1, 2), relu=relu, own=own).movedim(2, -1)
-        if not ours or input.numel() == self.num_features:
+        if input.ndim < 4 or input.numel() == self.num_features:
             normal = super().forward(input)  # which has a message for a single value per channel
-            return F.relu(normal) if relu else normal
+            return followed(normal, None, relu=relu, addend=addend)
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
@@ -57,4 +53,5 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         kept = not self.training or self.track_running_stats
         running = (self.running_mean, self.running_var) if kept else (None, None)
         batch = self.training or self.running_mean is None
-        return batch_norm(input, self.weight, self.bias, running, momentum, self.eps, relu=relu, own=own, batch=batch)
+        given = (input, self.weight, self.bias, running, momentum, self.eps)
+        return batch_norm(*given, batch=batch, relu=relu, addend=addend, own=own)

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sepgconv.execution.cpu.pooling import max_pool
+from sepgconv.execution.native import max_pool
 from sepgconv.nn._check import floating, symmetric_sampling, whole
 
 REDUCTIONS = ("max", "mean", "sum")

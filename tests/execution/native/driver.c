@@ -81,9 +81,21 @@ static void convolution(int threads) {
     }
     a.x = x, a.weight = w, a.y = y;
     wrong += sepgconv_depthwise(&a, threads);
+    compare("depthwise", y, ey, sy, outs, (double)taps);
+    float *bias = numbers(a.channels), *addend = numbers(outs);
+    a.bias = draw(2) ? bias : NULL, a.relu = draw(2), a.addend = draw(2) ? addend : NULL;
+    for (int64_t o = 0; o < outs; o++) {
+        double v = ey[o] + (a.bias ? bias[o % a.channels] : 0);
+        v = a.relu && v < 0 ? 0 : v;
+        if (a.addend) v = v + addend[o] < 0 ? 0 : v + addend[o];
+        ey[o] = v, sy[o] += 4;
+    }
+    wrong += sepgconv_depthwise(&a, threads);
+    compare("depthwise with what follows", y, ey, sy, outs, (double)taps);
+    free(bias), free(addend);
+    a.bias = a.addend = NULL, a.relu = 0;
     a.y = g;
     wrong += sepgconv_depthwise_input(&a, dx, threads) + sepgconv_depthwise_weight(&a, dw, threads);
-    compare("depthwise", y, ey, sy, outs, (double)taps);
     compare("depthwise_input", dx, ex, sx, ins, (double)taps);
     compare("depthwise_weight", dw, ew, sw, weights, (double)(a.batch * a.out_y * a.out_x));
     free(x), free(w), free(g), free(y), free(dx), free(dw);
@@ -92,26 +104,49 @@ static void convolution(int threads) {
 
 static void norm(int threads) {
     sepgconv_norm a = {.rows = 2 + draw(draw(8) ? 300 : 40000), .channels = 1 + draw(70), .relu = draw(2), .eps = 1e-5};
-    int64_t count = a.rows * a.channels;
-    float *x = numbers(count), *g = numbers(count), *y = numbers(count), *w = numbers(a.channels);
-    float *b = numbers(a.channels), *dw = numbers(a.channels), *db = numbers(a.channels);
+    int64_t count = a.rows * a.channels, c, i, added = a.relu && draw(2);
+    float *x = numbers(count), *g = numbers(count), *y = numbers(count), *w = numbers(a.channels), *s = numbers(count);
+    float *b = numbers(a.channels), *dw = numbers(a.channels), *db = numbers(a.channels), *ds = numbers(count);
     double *mean = zeros(a.channels), *variance = zeros(a.channels), *exact = zeros(count), *found = zeros(a.channels);
-    for (int64_t i = 0; i < count; i++) found[i % a.channels] += x[i] / (double)a.rows;
+    double *slope = zeros(count), *dot = zeros(a.channels), *sum = zeros(a.channels), *size = zeros(a.channels);
+    for (i = 0; i < count; i++) found[i % a.channels] += x[i] / (double)a.rows;
     a.x = x, a.weight = draw(2) ? w : NULL, a.bias = draw(2) ? b : NULL, a.mean = mean, a.variance = variance;
     wrong += sepgconv_norm_statistics(&a, threads);
-    for (int64_t c = 0; c < a.channels; c++) wrong += fabs(found[c] - mean[c]) > 1e-12 * (1 + fabs(mean[c]));
-    a.y = y;
+    for (c = 0; c < a.channels; c++) wrong += fabs(found[c] - mean[c]) > 1e-12 * (1 + fabs(mean[c]));
+    a.y = y, a.addend = added ? s : NULL;
     wrong += sepgconv_norm_result(&a, threads);
-    for (int64_t i = 0; i < count; i++) {
-        int64_t c = i % a.channels;
+    for (i = 0; i < count; i++) {
+        c = i % a.channels;
         double n = (x[i] - mean[c]) / sqrt(variance[c] + a.eps) * (a.weight ? w[c] : 1) + (a.bias ? b[c] : 0);
         exact[i] = a.relu && n < 0 ? 0 : n;
+        slope[i] = a.relu && n <= 0 ? 0 : 1;
+        if (added) exact[i] = exact[i] + s[i] < 0 ? 0 : exact[i] + s[i];
+        if (fabs(n) < 1e-5 || (added && y[i] < 1e-5)) g[i] = 0; /* rounding may decide on which side it falls */
     }
     compare("norm_result", y, exact, NULL, count, 60);
-    a.grad = g, a.y = draw(2) ? y : draw(2) ? g : NULL, a.grad_weight = dw, a.grad_bias = db;
+    for (i = 0; i < count; i++) {
+        c = i % a.channels;
+        exact[i] = added && y[i] <= 0 ? 0 : g[i];
+        slope[i] *= exact[i];
+        sum[c] += slope[i], dot[c] += slope[i] * (x[i] - mean[c]), size[c] += fabs(slope[i]) * 8;
+    }
+    a.result = added ? y : NULL, a.addend = NULL, a.fixed = draw(2);
+    a.grad = g, a.grad_addend = added ? draw(2) ? ds : g : NULL;
+    float *dx = numbers(count);
+    a.y = draw(4) ? dx : NULL, a.grad_weight = dw, a.grad_bias = db;
     wrong += sepgconv_norm_backward(&a, threads);
-    tried++;
+    if (added) compare("norm_backward for the addend", a.grad_addend, exact, NULL, count, 0);
+    compare("norm_backward for the bias", db, sum, size, a.channels, 8);
+    for (i = 0; i < count; i++) {
+        c = i % a.channels;
+        double inverse = 1 / sqrt(variance[c] + a.eps), scale = inverse * (a.weight ? w[c] : 1);
+        double mine = (sum[c] + (x[i] - mean[c]) * inverse * inverse * dot[c]) / (double)a.rows;
+        exact[i] = scale * (slope[i] - (a.fixed ? 0 : mine));
+        slope[i] = 8 * (1 + fabs(scale));
+    }
+    if (a.y) compare("norm_backward for x", dx, exact, slope, count, 60);
     free(x), free(g), free(y), free(w), free(b), free(dw), free(db), free(mean), free(variance), free(exact), free(found);
+    free(s), free(ds), free(dx), free(slope), free(dot), free(sum), free(size);
 }
 
 static void pool(int threads) {
@@ -143,8 +178,17 @@ static void pool(int threads) {
     free(x), free(dx), free(y), free(g), free(ey), free(ex), free(places);
 }
 
-/* The basis: wave m at point t. */
+/* The basis: wave m at point t, on a circle, or on one of n/2 points and its mirror image. */
+static int64_t mirrored = 0;
+
 static double wave(int64_t n, int64_t m, int64_t t) {
+    if (mirrored) {
+        const int64_t h = n / 2, a = t % h;
+        const double turn = 2 * 3.14159265358979323846 * (double)(m / 4 * a % h) / (double)h, sign = t < h ? 1 : -1;
+        if (m < 4) return (m % 2 ? sign : 1) * (m > 1 && a % 2 ? -1 : 1) / sqrt((double)n);
+        const double entries[] = {cos(turn), -sign * sin(turn), sin(turn), sign * cos(turn)};
+        return entries[m % 4] / sqrt((double)h);
+    }
     const double angle = 2 * 3.14159265358979323846 * (double)(m / 2 * t % n) / (double)n;
     if (m < 2) return (m && t % 2 ? -1 : 1) / sqrt((double)n);
     return sqrt(2. / (double)n) * (m % 2 ? sin(angle) : cos(angle));
@@ -160,6 +204,7 @@ static void change(const double *from, double *to, int64_t rows, int64_t n, int6
 static void circular(int threads) {
     static const int64_t points[] = {4, 8, 12, 16, 24, 32};
     sepgconv_circular a = {.rows = draw(60), .points = points[draw(6)], .in = 1 + draw(20), .out = 1 + draw(20)};
+    a.mirrored = mirrored = a.points % 8 == 0 && draw(2);
     int64_t n = a.points, ins = a.rows * n * a.in, outs = a.rows * n * a.out, size = n / 2 * 4 * a.in * a.out;
     float *x = numbers(ins), *g = numbers(outs), *w = numbers(size), *y = numbers(outs), *dx = numbers(ins);
     float *dw = numbers(size);
@@ -172,6 +217,7 @@ static void circular(int threads) {
         for (int64_t k = 0; k < size; k++) {
             int64_t pair = k / (4 * a.in * a.out), i = k / (2 * a.out) % (2 * a.in), o = k % (2 * a.out);
             int64_t at = (r * n + 2 * pair) * a.in + i, to = (r * n + 2 * pair) * a.out + o;
+            if (pair <= a.mirrored && (i < a.in) != (o < a.out)) continue; /* the first waves do not mix */
             fy[to] += fx[at] * w[k], fdx[at] += fg[to] * w[k], ew[k] += fx[at] * fg[to];
         }
     change(fy, ey, a.rows, n, a.out, 1), change(fdx, ex, a.rows, n, a.in, 1);

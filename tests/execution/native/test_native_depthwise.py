@@ -121,11 +121,36 @@ def test_an_empty_batch_has_an_empty_result_and_no_gradient_of_the_kernel() -> N
 
 
 @pytest.mark.usefixtures("kernels")
-def test_what_is_wrong_torch_says() -> None:
-    with pytest.raises(RuntimeError, match="Kernel size can't be greater"):
-        native.depthwise(torch.randn(1, 16, 3, 3), torch.randn(16, 1, 5, 5))
-    with pytest.raises(RuntimeError, match="groups"):
-        native.depthwise(torch.randn(1, 15, 9, 9), torch.randn(16, 1, 5, 5))
+def test_what_does_not_fit_is_refused() -> None:
+    x, weight = torch.randn(1, 16, 9, 9), torch.randn(16, 1, 5, 5)
+    wrong = {
+        "kernel larger than the image": lambda: native.depthwise(x[..., :3], weight),
+        "other channels": lambda: native.depthwise(x[:, :15], weight),
+        "no stride": lambda: native.depthwise(x, weight, 0),
+        "padding": lambda: native.depthwise(x, weight, 1, (-1, 0)),
+        "bias": lambda: native.depthwise(x, weight, bias=torch.randn(15)),
+        "addend": lambda: native.depthwise(x, weight, addend=x),
+    }
+    for name, call in wrong.items():
+        with torch.no_grad(), pytest.raises((ValueError, RuntimeError, ZeroDivisionError)):
+            pytest.fail(f"{name}: {call().shape}")
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("channels", [16, 35])
+@pytest.mark.parametrize("grads", [True, False])
+def test_bias_relu_and_addend_follow(channels: int, grads: bool, vectors: str) -> None:
+    x, weight = torch.randn(2, channels, 9, 10), torch.randn(channels, 1, 3, 3)
+    bias, addend = torch.randn(channels), torch.randn(2, channels, 9, 10)
+    weight.requires_grad_(grads)
+    convolved = torch.nn.functional.conv2d(x.double(), weight.double(), bias.double(), padding=1, groups=channels)
+    for relu, more in ((False, None), (True, None), (True, addend), (False, addend)):
+        wanted = convolved.relu() if relu else convolved
+        wanted = wanted if more is None else (wanted + more).relu()
+        with torch.set_grad_enabled(grads):
+            found = native.depthwise(x, weight, 1, (1, 1), bias, relu=relu, addend=more)
+        assert (found - wanted).abs().max() < 4e-6
+        assert found.requires_grad == grads
 
 
 @pytest.mark.usefixtures("kernels")
@@ -215,7 +240,7 @@ def test_a_compiler_sees_one_operator_with_a_gradient() -> None:
         assert torch.equal(a, b)
     slopes = torch.compile(torch.func.grad(lambda a: run(a, weight).pow(2).sum()), backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(slopes(x), torch.func.grad(lambda a: stock(a, weight, 2, (1, 1)).pow(2).sum())(x))
-    arguments = (x.requires_grad_(), weight.requires_grad_(), 2, 1, 1)
+    arguments = (x.requires_grad_(), weight.requires_grad_(), None, None, 2, 1, 1, False)
     torch.library.opcheck(torch.ops.sepgconv.depthwise.default, arguments)
 
 

@@ -58,7 +58,7 @@ def _functions() -> list[str]:
 
 
 def load() -> _library.Status:
-    return _library._load.__wrapped__()[1]
+    return _library._load()[1]
 
 
 def with_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,8 +52,8 @@ def gradients(run, slope: Tensor, *leaves: Tensor | None) -> list[Tensor]:
     return [y.detach(), *torch.autograd.grad(y, [t for t in leaves if t is not None], slope)]
 
 
-def ours(relu: bool, private: bool = False):
-    return lambda x, w, b: native.batch_norm(x, w, b, (None, None), 0.1, EPS, relu=relu, private=private)
+def ours(relu: bool, own: bool = False):
+    return lambda x, w, b: native.batch_norm(x, w, b, (None, None), 0.1, EPS, relu=relu, own=own)
 
 
 @pytest.mark.parametrize("relu", [True, False])
@@ -114,12 +114,12 @@ def test_it_keeps_nothing_but_the_features(kept_bytes) -> None:
 
 
 @pytest.mark.usefixtures("kernels")
-def test_a_private_result_has_its_gradient_written_over() -> None:
+def test_an_own_result_has_its_gradient_written_over() -> None:
     x, slope = features(4, 16, 2, 6, 6), features(4, 16, 2, 6, 6)
     weight, bias = parameters(16)
     wanted = gradients(ours(True), slope, x, weight, bias)
     over = slope.movedim((1, 2), (-1, -2)).clone().movedim((-1, -2), (1, 2))
-    found = gradients(ours(True, private=True), over, x, weight, bias)
+    found = gradients(ours(True, own=True), over, x, weight, bias)
     for a, b in zip(found, wanted, strict=True):
         assert torch.equal(a, b)
     assert torch.equal(over, found[1])
@@ -130,7 +130,7 @@ def test_a_private_result_has_its_gradient_written_over() -> None:
 def test_what_is_not_a_number_stays_so() -> None:
     x = features(2, 16, 1, 4, 4)
     x[1, 3, 0, 2, 2] = torch.nan
-    found = native.batch_norm(x, None, None, (None, None), 0.1, EPS)
+    found = native.batch_norm(x, None, None, (None, None), 0.1, EPS, relu=True)
     assert found[:, 3].isnan().all()
     assert not found[:, :3].isnan().any()
 
@@ -180,10 +180,40 @@ def test_second_derivatives_transforms_and_compilers() -> None:
     mean, variance = torch.ops.sepgconv.norm_statistics(flat.detach())
     torch.library.opcheck(torch.ops.sepgconv.norm_statistics.default, (flat.detach(),))
     schema = ("test_schema", "test_faketensor")
-    arguments = (flat, weight, bias, mean, variance, EPS, True, False)
+    arguments = (flat, weight, bias, mean, variance, None, EPS, True, False, False)
     torch.library.opcheck(torch.ops.sepgconv.norm_result.default, arguments, test_utils=schema)
     torch.library.opcheck(
         torch.ops.sepgconv.norm_backward_.default,
-        (flat.detach().clone(), flat.detach(), *arguments[1:-1]),
+        (flat.detach().clone(), flat.detach(), *arguments[1:5], *arguments[6:-1]),
         test_utils=schema,
     )
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("shape", [(4, 32, 8, 7, 7), (3, 6, 4, 5, 5), (2, 17, 1, 9)])
+def test_a_sum_behind_the_norm(shape: tuple[int, ...], fixed: bool, vectors: str) -> None:
+    """relu(relu(norm) + addend), with the statistics of the batch and with running ones, against float64."""
+    x, slope = features(*shape), torch.randn(shape)
+    weight, bias = parameters(shape[1])
+    addend = torch.where(torch.rand(shape) < 0.5, -10.0, 1.0) * (torch.rand(shape) + 0.1)  # no sum is near zero
+    flat = x.double().transpose(0, 1).flatten(1)
+    running = (flat.mean(1).float(), flat.var(1, correction=0).float()) if fixed else (None, None)
+
+    def compiled(x: Tensor, w: Tensor, b: Tensor, addend: Tensor) -> Tensor:
+        return native.batch_norm(x, w, b, running, 0.1, EPS, batch=not fixed, relu=True, addend=addend)
+
+    def exact(x: Tensor, w: Tensor, b: Tensor, addend: Tensor) -> Tensor:
+        rows, statistics = x.movedim((1, 2), (-1, -2)), [None if t is None else t.double() for t in running]
+        normal = F.batch_norm(rows.flatten(0, -2), *statistics, w, b, not fixed, 0.0, EPS).reshape(rows.shape)
+        return F.relu(F.relu(normal).movedim((-1, -2), (1, 2)) + addend)
+
+    found = gradients(compiled, slope, x, weight, bias, addend)
+    wanted = gradients(exact, slope.double(), *(t.double() for t in (x, weight, bias, addend)))
+    assert ((found[0] - wanted[0]).abs() <= 8 * UNIT * (wanted[0].abs() + 1)).all()
+    assert ((found[1] - wanted[1]).abs() <= 16 * UNIT * (wanted[1].abs() + slope.abs().max() * 2)).all()
+    for a, b in zip(found[2:4], wanted[2:4], strict=True):
+        assert ((a - b).abs() <= 8 * UNIT * x.numel() / shape[1]).all()
+    assert torch.equal(found[4].double(), wanted[4])
+    leaves = [t.detach().requires_grad_() for t in (x, weight, bias, addend)]
+    first = torch.autograd.grad(compiled(*leaves).pow(2).sum(), leaves, create_graph=True)
+    assert all(g.isfinite().all() for g in torch.autograd.grad(sum(g.pow(2).sum() for g in first), leaves))

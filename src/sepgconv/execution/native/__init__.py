@@ -4,16 +4,11 @@ Every function has the contract of a stock operation or a short sequence of them
 kernel does not apply: another device or dtype, autocast, a transform of `torch.func`, a second derivative, an export.
 """
 
-import os
-
 from sepgconv.execution.native._circular import circular_product
-from sepgconv.execution.native._depthwise import depthwise
-from sepgconv.execution.native._guard import applies
+from sepgconv.execution.native._depthwise import depthwise, followed
+from sepgconv.execution.native._guard import in_transform
 from sepgconv.execution.native._library import Status, status
 from sepgconv.execution.native._norm import batch_norm
 from sepgconv.execution.native._pool import max_pool
 
-CHOSEN = os.environ.get("SEPGCONV_NATIVE") == "1"
-"""Whether the layers use them; for now only where that is asked for."""
-
-__all__ = ["Status", "applies", "batch_norm", "circular_product", "depthwise", "max_pool", "status"]
+__all__ = ["Status", "batch_norm", "circular_product", "depthwise", "followed", "in_transform", "max_pool", "status"]

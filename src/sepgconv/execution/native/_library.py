@@ -5,8 +5,8 @@ import os
 import platform
 import sys
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -31,24 +31,41 @@ class Status:
     threads: str = ""
 
 
+FOUND: ctypes.CDLL | Literal[False] | None = None
+"""The library; False where there is none, None before anybody has looked."""
+_status = Status(False, "not looked for yet")
+
+
 def status() -> Status:
     """Whether compiled kernels are in use, and why not."""
-    return _load()[1]
+    library()
+    return _status
 
 
-def library() -> ctypes.CDLL | None:
-    """The library, or None where there is none or it is switched off."""
-    return _load()[0]
+def library() -> ctypes.CDLL | Literal[False]:
+    """The library, or False where there is none or it is switched off."""
+    global FOUND, _status
+    if FOUND is None:
+        found, _status = _load()
+        FOUND = found
+    return FOUND
 
 
-@cache
-def _load() -> tuple[ctypes.CDLL | None, Status]:
+def needed() -> ctypes.CDLL:
+    """The library, for an operator that was called by its name: raises RuntimeError where there is none."""
+    found = library()
+    if found is False:
+        raise RuntimeError(f"the compiled kernels of sepgconv are not there: {_status.reason}")
+    return found
+
+
+def _load() -> tuple[ctypes.CDLL | Literal[False], Status]:
     if os.environ.get("SEPGCONV_NATIVE", "1") == "0":
-        return None, Status(False, "switched off by SEPGCONV_NATIVE=0")
+        return False, Status(False, "switched off by SEPGCONV_NATIVE=0")
     try:
         found = _open()
     except (OSError, AttributeError) as error:
-        return None, Status(False, " ".join(str(error).split()))
+        return False, Status(False, " ".join(str(error).split()))
     pool = _share_pool(found)
     return found, Status(True, "compiled", found.sepgconv_vectors().decode(), pool)
 

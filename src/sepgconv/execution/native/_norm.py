@@ -7,8 +7,9 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
-from sepgconv.execution.native._guard import applies
-from sepgconv.execution.native._operators import OPERATORS, checked, register
+from sepgconv.execution.native import _library
+from sepgconv.execution.native._guard import applies, in_transform
+from sepgconv.execution.native._operators import NO_MEMORY, OPERATORS, register
 
 Running = tuple[Tensor | None, Tensor | None]
 """Running mean and variance."""
@@ -18,9 +19,10 @@ class _Norm(ctypes.Structure):
     """`sepgconv_norm` of native.h."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("x", "grad", "weight", "bias", "y", "grad_weight", "grad_bias")),
+        *((name, ctypes.c_void_p) for name in ("x", "grad", "weight", "bias", "addend", "result")),
+        *((name, ctypes.c_void_p) for name in ("y", "grad_weight", "grad_bias", "grad_addend")),
         *((name, ctypes.c_void_p) for name in ("mean", "variance")),
-        *((name, ctypes.c_int64) for name in ("rows", "channels", "relu")),
+        *((name, ctypes.c_int64) for name in ("rows", "channels", "relu", "fixed")),
         ("eps", ctypes.c_double),
     ]
 
@@ -33,45 +35,80 @@ def batch_norm(
     momentum: float,
     eps: float,
     *,
-    relu: bool = True,
-    private: bool = False,
+    batch: bool = True,
+    relu: bool = False,
+    addend: Tensor | None = None,
+    own: bool = False,
 ) -> Tensor:
-    """`relu(batch_norm(features))` with the statistics of the batch, keeping nothing but the features.
+    """Batch norm with the statistics of the batch or the running ones; with `relu`, rectified; with an addend besides,
+    `relu(relu(norm) + addend)`. Nothing but the features, and the sum if there is one, is kept for the backward pass.
 
-    A result that is `private` goes to one operation that hands back a gradient of its own: the features' gradient is
+    A result that is `own` goes to one operation that hands back a gradient of its own: the features' gradient is
     written over it.
 
     Shapes:
-        features `(b, c, h, …)`, in rows; all others `(c)`
+        features `(b, c, h, …)`, in rows; addend likewise; all others `(c)`
     """
+    if features.device.type == "cpu" and torch.is_autocast_enabled("cpu"):  # nothing here is for autocast to change
+        options = {"batch": batch, "relu": relu, "addend": addend, "own": own}
+        with torch.autocast("cpu", enabled=False):
+            return batch_norm(features, weight, bias, running, momentum, eps, **options)
     rows = rearrange(features, "b c h ... -> b ... h c")
     flat = rows.reshape(-1, rows.shape[-1])
-    if len(flat) < 2 or not applies(features, weight, bias):
-        found = F.batch_norm(flat, *running, weight, bias, True, momentum, eps)
-        found = F.relu(found) if relu else found
+    more = None if addend is None else rearrange(addend, "b c h ... -> (b ... h) c")
+    if not applies(flat, weight, bias, more) or (not torch.compiler.is_compiling() and len(flat) < 2):
+        found = _plain(flat, weight, bias, running, momentum, eps, batch)
+        found = F.relu(found) if relu or more is not None else found
+        found = found if more is None else F.relu(found + more)
     else:
-        mean, variance = torch.ops.sepgconv.norm_statistics.default(flat.detach())
-        _follow(running, mean, variance * (len(flat) / (len(flat) - 1)), momentum)
-        found = torch.ops.sepgconv.norm_result.default(flat, weight, bias, mean, variance, eps, relu, private)
+        mean, variance = torch.ops.sepgconv.norm_statistics.default(flat.detach()) if batch else running
+        assert mean is not None
+        assert variance is not None
+        if batch:
+            _follow(running, mean, variance, len(flat), momentum)
+        given = (flat, weight, bias, mean, variance, more, eps, relu, not batch, own)
+        found = torch.ops.sepgconv.norm_result.default(*given)
     return rearrange(found.reshape(rows.shape), "b ... h c -> b c h ...")
 
 
+def _plain(
+    flat: Tensor, weight: Tensor | None, bias: Tensor | None, running: Running, momentum: float, eps: float, batch: bool
+) -> Tensor:
+    """With stock operations. On a CPU torch's own norm sums rows one after the other in float32, which for 400,000 of
+    them is off by 1e-3; its sums and means of tensors are exact."""
+    if flat.device.type != "cpu" or torch.compiler.is_compiling() or len(flat) < 2:
+        return F.batch_norm(flat, *running, weight, bias, batch, momentum, eps)
+    wide = flat.to(torch.promote_types(flat.dtype, torch.float32))
+    mean, variance = running
+    if batch:
+        rough = wide.detach().mean(0)
+        centred = wide - rough
+        rest = centred.mean(0)  # what rounding has left of the mean
+        variance = centred.square().mean(0) - rest.square()
+        _follow(running, rough + rest, variance, len(flat), momentum)
+        centred = centred - rest
+    else:
+        assert mean is not None
+        centred = wide - mean
+    assert variance is not None
+    scale = (variance.to(wide) + eps).rsqrt()
+    scaled = centred * (scale if weight is None else scale * weight)
+    return (scaled if bias is None else scaled + bias).to(flat.dtype)
+
+
 @torch.no_grad()
-def _follow(running: Running, mean: Tensor, variance: Tensor, momentum: float) -> None:
-    for old, new in zip(running, (mean, variance), strict=True):
+def _follow(running: Running, mean: Tensor, variance: Tensor, count: int, momentum: float) -> None:
+    for old, new in zip(running, (mean, variance * (count / (count - 1))), strict=True):
         if old is not None:
-            old.lerp_(new.to(old), momentum)
-
-
-def _pointer(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
+            old.lerp_(new.detach().to(old), momentum)
 
 
 def _statistics(flat: Tensor) -> tuple[Tensor, Tensor]:
-    flat, (mean, variance) = flat.contiguous(), _moments(flat)
-    call = _Norm(x=flat.data_ptr(), mean=mean.data_ptr(), variance=variance.data_ptr(), rows=len(flat))
-    call.channels = flat.shape[1]
-    checked("norm_statistics", ctypes.byref(call))
+    kernels, flat, (mean, variance) = _library.FOUND or _library.needed(), flat.contiguous(), _moments(flat)
+    rows, channels = flat.shape
+    call = _Norm(x=flat.data_ptr(), mean=mean.data_ptr(), variance=variance.data_ptr(), rows=rows, channels=channels)
+    if kernels.sepgconv_norm_statistics(ctypes.byref(call), torch.get_num_threads()):
+        raise MemoryError(NO_MEMORY)
     return mean, variance
 
 
@@ -80,17 +117,22 @@ def _moments(flat: Tensor) -> tuple[Tensor, Tensor]:
     return flat.new_empty(flat.shape[1], dtype=torch.float64), flat.new_empty(flat.shape[1], dtype=torch.float64)
 
 
-def _call(
-    flat: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, eps: float, relu: bool
-) -> _Norm:
-    call = _Norm(x=flat.data_ptr(), weight=_pointer(weight), bias=_pointer(bias), eps=eps, relu=relu)
-    call.mean, call.variance = mean.data_ptr(), variance.data_ptr()
-    call.rows, call.channels = flat.shape
-    return call
+class _Given:
+    """The arguments of the C functions, in the layouts that they take, and the tensors they point to."""
 
-
-def _contiguous(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else tensor.contiguous()
+    def __init__(self, flat: Tensor, eps: float, relu: bool, fixed: bool, **tensors: Tensor | None) -> None:
+        self.call = _Norm(x=flat.data_ptr(), eps=eps, relu=relu, fixed=fixed)
+        self.call.rows, self.call.channels = flat.shape
+        self.tensors = [flat]
+        for name, tensor in tensors.items():
+            if tensor is None:
+                continue
+            shape = (flat.shape[1],) if name in ("weight", "bias", "mean", "variance") else tuple(flat.shape)
+            if tuple(tensor.shape) != shape:
+                raise ValueError(f"sepgconv::norm: {name} {tuple(tensor.shape)} for features {tuple(flat.shape)}")
+            tensor = tensor.double() if name in ("mean", "variance") else tensor
+            self.tensors.append(tensor.contiguous())
+            setattr(self.call, name, self.tensors[-1].data_ptr())
 
 
 def _result(
@@ -99,14 +141,18 @@ def _result(
     bias: Tensor | None,
     mean: Tensor,
     variance: Tensor,
+    addend: Tensor | None,
     eps: float,
     relu: bool,
-    private: bool,
+    fixed: bool,
+    own: bool,
 ) -> Tensor:
-    flat, weight, bias, result = flat.contiguous(), _contiguous(weight), _contiguous(bias), _like(flat)
-    call = _call(flat, weight, bias, mean.contiguous(), variance.contiguous(), eps, relu)
-    call.y = result.data_ptr()
-    checked("norm_result", ctypes.byref(call))
+    kernels, flat, result = _library.FOUND or _library.needed(), flat.contiguous(), flat.new_empty(flat.shape)
+    tensors = {"weight": weight, "bias": bias, "mean": mean, "variance": variance, "addend": addend}
+    given = _Given(flat, eps, relu, fixed, **tensors)
+    given.call.y = result.data_ptr()
+    if result.numel() and kernels.sepgconv_norm_result(ctypes.byref(given.call), torch.get_num_threads()):
+        raise MemoryError(NO_MEMORY)
     return result
 
 
@@ -122,21 +168,23 @@ def _backward(
     bias: Tensor | None,
     mean: Tensor,
     variance: Tensor,
+    result: Tensor | None,
     eps: float,
     relu: bool,
+    fixed: bool,
     needs_x: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    results = _gradients(grad, flat, weight, bias, mean, variance, eps, relu, needs_x)
-    _differentiate_into(
-        results[0] if needs_x else None, grad, flat, weight, bias, mean, variance, eps, relu, results[1:]
-    )
-    return results
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dx, *slopes, beside = _gradients(grad, flat, weight, bias, mean, variance, result, eps, relu, fixed, needs_x)
+    tensors = {"weight": weight, "bias": bias, "mean": mean, "variance": variance, "result": result}
+    given = _Given(flat.contiguous(), eps, relu, fixed, grad=grad, **tensors)
+    _differentiate_into(given, dx if needs_x else None, slopes, None if result is None else beside)
+    return dx, slopes[0], slopes[1], beside
 
 
-def _gradients(grad: Tensor, flat: Tensor, *rest) -> tuple[Tensor, Tensor, Tensor]:
-    """Memory for the gradients; nothing for one that is not needed."""
-    dx = flat.new_empty(flat.shape if rest[-1] else (0,))
-    return dx, *_slopes(flat)
+def _gradients(grad: Tensor, flat: Tensor, *rest) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Memory for the gradients of x, weight, bias and addend; nothing for those that are not needed."""
+    dx, beside = (flat.new_empty(flat.shape if need else (0,)) for need in (rest[-1], rest[4] is not None))
+    return dx, *_slopes(flat), beside
 
 
 def _slopes(flat: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,49 +201,62 @@ def _over(
     variance: Tensor,
     eps: float,
     relu: bool,
+    fixed: bool,
 ) -> tuple[Tensor, Tensor]:
-    """As `_backward`, with the gradient for x written over grad."""
+    """As `_backward`, with the gradient for x written over grad, which is contiguous."""
     slopes = _slopes(flat)
-    _differentiate_into(grad, grad, flat, weight, bias, mean, variance, eps, relu, slopes)
+    tensors = {"weight": weight, "bias": bias, "mean": mean, "variance": variance}
+    _differentiate_into(_Given(flat.contiguous(), eps, relu, fixed, grad=grad, **tensors), grad, slopes, None)
     return slopes
 
 
-def _differentiate_into(into: Tensor | None, grad, flat, weight, bias, mean, variance, eps, relu, slopes) -> None:
-    grad, flat, weight, bias = grad.contiguous(), flat.contiguous(), _contiguous(weight), _contiguous(bias)
-    call = _call(flat, weight, bias, mean.contiguous(), variance.contiguous(), eps, relu)
-    call.grad, call.y = grad.data_ptr(), _pointer(into)
-    call.grad_weight, call.grad_bias = (slope.data_ptr() for slope in slopes)
-    checked("norm_backward", ctypes.byref(call))
+def _differentiate_into(given: _Given, dx: Tensor | None, slopes, beside: Tensor | None) -> None:
+    given.call.grad_weight, given.call.grad_bias = (slope.data_ptr() for slope in slopes)
+    given.call.y = None if dx is None else dx.data_ptr()
+    given.call.grad_addend = None if beside is None else beside.data_ptr()
+    kernels = _library.FOUND or _library.needed()
+    if kernels.sepgconv_norm_backward(ctypes.byref(given.call), torch.get_num_threads()):
+        raise MemoryError(NO_MEMORY)
 
 
 def _keep(ctx, inputs: tuple, output: Tensor) -> None:
-    flat, weight, bias, mean, variance, ctx.eps, ctx.relu, ctx.private = inputs
-    ctx.save_for_backward(flat, weight, bias, mean, variance)
+    flat, weight, bias, mean, variance, addend, ctx.eps, ctx.relu, ctx.fixed, ctx.own = inputs
+    ctx.save_for_backward(flat, weight, bias, mean, variance, None if addend is None else output)
 
 
 def _differentiate(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-    flat, weight, bias, mean, variance = ctx.saved_tensors
-    needed = ctx.needs_input_grad[:3]
-    if torch.is_grad_enabled() or not applies(grad):  # a second derivative
-        inputs = [t for t, need in zip((flat, weight, bias), needed, strict=True) if need]
+    flat, weight, bias, mean, variance, result = ctx.saved_tensors
+    needed = [*ctx.needs_input_grad[:3], result is not None and ctx.needs_input_grad[5]]
+    relu = ctx.relu or result is not None
+    if torch.is_grad_enabled() or in_transform():  # a second derivative
+        slope = grad if result is None else grad * (result.detach() > 0)
+        inputs = [t for t, need in zip((flat, weight, bias), needed[:3], strict=True) if need]
+        running = (mean, variance) if ctx.fixed else (None, None)
         with torch.enable_grad():
-            again = F.batch_norm(flat, None, None, weight, bias, True, 0.0, ctx.eps)
-            again = F.relu(again) if ctx.relu else again
-            found = iter(torch.autograd.grad(again, inputs, grad, create_graph=torch.is_grad_enabled()))
-        return *(next(found) if need else None for need in needed), *[None] * 5
-    rest = (flat, weight, bias, mean, variance, ctx.eps, ctx.relu)
-    if ctx.private and needed[0] and grad.is_contiguous():
-        dx, (dw, db) = grad, torch.ops.sepgconv.norm_backward_.default(grad, *rest)
+            again = _plain(flat, weight, bias, running, 0.0, ctx.eps, not ctx.fixed)
+            again = F.relu(again) if relu else again
+            found = iter(torch.autograd.grad(again, inputs, slope, create_graph=torch.is_grad_enabled()))
+        dx, dw, db = (next(found) if need else None for need in needed[:3])
+        return dx, dw, db, None, None, slope if needed[3] else None, *[None] * 4
+    given = (flat, weight, bias, mean, variance)
+    rest = (ctx.eps, relu, ctx.fixed)
+    if ctx.own and needed[0] and result is None and grad.is_contiguous():
+        dx, beside, (dw, db) = grad, None, torch.ops.sepgconv.norm_backward_.default(grad, *given, *rest)
     else:
-        dx, dw, db = torch.ops.sepgconv.norm_backward.default(grad, *rest, needed[0])
-    return *(t if need else None for t, need in zip((dx, dw, db), needed, strict=True)), *[None] * 5
+        found = torch.ops.sepgconv.norm_backward.default(grad, *given, result, *rest, needed[0])
+        dx, dw, db, beside = found
+    dx, dw, db, beside = (t if need else None for t, need in zip((dx, dw, db, beside), needed, strict=True))
+    return dx, dw, db, None, None, beside, *[None] * 4
 
 
-_GIVEN = "Tensor flat, Tensor? weight, Tensor? bias, Tensor mean, Tensor variance, float eps, bool relu"
+_GIVEN = "Tensor flat, Tensor? weight, Tensor? bias, Tensor mean, Tensor variance"
+_HOW = "float eps, bool relu, bool fixed"
 OPERATORS.define("norm_statistics(Tensor flat) -> (Tensor, Tensor)")
-OPERATORS.define(f"norm_result({_GIVEN}, bool private) -> Tensor")
-OPERATORS.define(f"norm_backward(Tensor grad, {_GIVEN}, bool needs_x) -> (Tensor, Tensor, Tensor)")
-OPERATORS.define(f"norm_backward_(Tensor(a!) grad, {_GIVEN}) -> (Tensor, Tensor)")
+OPERATORS.define(f"norm_result({_GIVEN}, Tensor? addend, {_HOW}, bool own) -> Tensor")
+OPERATORS.define(
+    f"norm_backward(Tensor grad, {_GIVEN}, Tensor? result, {_HOW}, bool needs_x) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+OPERATORS.define(f"norm_backward_(Tensor(a!) grad, {_GIVEN}, {_HOW}) -> (Tensor, Tensor)")
 register("norm_statistics", _statistics, _moments)
 register("norm_result", _result, _like, _differentiate, _keep)
 register("norm_backward", _backward, _gradients)

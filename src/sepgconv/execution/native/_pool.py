@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sepgconv.execution.native._guard import applies
-from sepgconv.execution.native._operators import OPERATORS, checked, register, rows
+from sepgconv.execution.native import _library
+from sepgconv.execution.native._guard import applies, in_transform
+from sepgconv.execution.native._operators import NO_MEMORY, OPERATORS, register
 
 WIDEST = 15
 """A window's pixels are counted in a byte."""
@@ -44,21 +45,39 @@ def _results(images: Tensor, size: int, stride: int, padding: int, wanted: bool)
     return images.new_empty(shape).permute(0, 3, 1, 2), places.permute(0, 3, 1, 2)
 
 
+def _rows(images: Tensor) -> Tensor:
+    """Images `(b, c, y, x)` that lie in memory as `(b, y, x, c)`, without gaps."""
+    if images.is_contiguous(memory_format=torch.channels_last):
+        return images
+    return images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+
+
 def _forward(images: Tensor, size: int, stride: int, padding: int, wanted: bool) -> tuple[Tensor, Tensor]:
-    images = rows(images)
+    kernels, images = _library.FOUND or _library.needed(), _rows(images)
+    if not (0 <= 2 * padding <= size <= WIDEST and stride > 0 and min(images.shape[2:]) + 2 * padding >= size > 0):
+        window = f"a window of {size}, stride {stride}, padding {padding}"
+        raise ValueError(f"sepgconv::max_pool: {window} does not fit images {tuple(images.shape)}")
     result, places = _results(images, size, stride, padding, wanted)
     shape = (*images.shape, *result.shape[2:])
     pointers = (images.data_ptr(), None, result.data_ptr(), places.data_ptr() if wanted else None)
-    checked("pool_result", ctypes.byref(_Pool(*pointers, *shape, size, stride, padding)))
+    call = _Pool(*pointers, *shape, size, stride, padding)
+    if kernels.sepgconv_pool_result(ctypes.byref(call), torch.get_num_threads()):
+        raise MemoryError(NO_MEMORY)
     return result, places
 
 
 def _backward(grad: Tensor, places: Tensor, height: int, width: int, size: int, stride: int, padding: int) -> Tensor:
-    grad, places = rows(grad), rows(places)
+    kernels, grad, places = _library.FOUND or _library.needed(), _rows(grad), _rows(places)
+    expected = [(length + 2 * padding - size) // stride + 1 for length in (height, width)]
+    if grad.shape != places.shape or list(grad.shape[2:]) != expected:
+        shapes = f"gradients {tuple(grad.shape)} and places {tuple(places.shape)}"
+        raise ValueError(f"sepgconv::max_pool_backward: {shapes} do not fit images of {height}×{width}")
     result = _input(grad, places, height, width)
     shape = (*grad.shape[:2], height, width, *grad.shape[2:])
     pointers = (None, grad.data_ptr(), result.data_ptr(), places.data_ptr())
-    checked("pool_backward", ctypes.byref(_Pool(*pointers, *shape, size, stride, padding)))
+    call = _Pool(*pointers, *shape, size, stride, padding)
+    if kernels.sepgconv_pool_backward(ctypes.byref(call), torch.get_num_threads()):
+        raise MemoryError(NO_MEMORY)
     return result
 
 
@@ -79,7 +98,7 @@ def _differentiate(ctx, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor |
     (places,), (size, stride, padding) = ctx.saved_tensors, ctx.window
     if grad is None:
         return None, None, None, None, None
-    if torch.is_grad_enabled() or not applies(grad):  # a second derivative
+    if torch.is_grad_enabled() or in_transform():  # a second derivative
         dx = _scattered(grad, places, ctx.shape, size, stride, padding)
     else:
         dx = torch.ops.sepgconv.max_pool_backward.default(grad, places, *ctx.shape, size, stride, padding)

@@ -8,7 +8,7 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
-from sepgconv.execution.cpu.convolution import depthwise
+from sepgconv.execution.native import depthwise
 from sepgconv.execution.sizes import Contraction, Sizes
 from sepgconv.execution.ways.base import Way
 from sepgconv.execution.ways.product import Product

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from sepgconv.execution.cpu.convolution import basis_product
+from sepgconv.execution.native import circular_product
 from sepgconv.execution.sizes import Contraction, Sizes
 from sepgconv.execution.ways.product import Fourier, Product
 
@@ -63,4 +63,5 @@ class Dihedral(Fourier):
     def apply(self, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
         """Transforms, multiplies block by block, transforms back."""
         rows = state.flatten(state.ndim - 1 - len(self.inner))  # … 2n, all that is inside
-        return basis_product(rows, *weights).unflatten(-1, (*self.inner[1:], 1, self.sizes.channels[1]))
+        result = circular_product(rows, *weights, mirrored=True)
+        return result.unflatten(-1, (*self.inner[1:], 1, self.sizes.channels[1]))

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from sepgconv.execution.cpu.convolution import depthwise
+from sepgconv.execution.native import depthwise, followed
 from sepgconv.execution.sizes import Contraction, Sizes
 from sepgconv.execution.ways.base import Way
 
@@ -70,6 +70,7 @@ class Space(Way):
         self.to_weight = f"{o} {h} k i j -> ({out}) k ({h} i)"
         self.to_rows = f"b ... {h} i j -> b ... ({' '.join([*kept, *summed])})"
         self.to_state = f"b ... ({out}) -> b ... {o} 1 j"
+        self.to_addend = f"b ... ({o}) j -> b ... ({out})"
         self.to_bias = f"j -> ({out})"
 
     @staticmethod
@@ -105,14 +106,22 @@ class Space(Way):
         return (rearrange(kernel, self.to_weight).contiguous(),)
 
     def apply(
-        self, state: Tensor, weights: Sequence[Tensor], bias: Tensor | None = None, *, wanted: bool = True
+        self,
+        state: Tensor,
+        weights: Sequence[Tensor],
+        bias: Tensor | None = None,
+        *,
+        relu: bool = False,
+        addend: Tensor | None = None,
     ) -> Tensor:
-        """`b … h… i j -> b … o… 1 j`; `wanted` is as in `convolve`."""
+        """`b … h… i j -> b … o… 1 j`, and what follows: the addend is `b … h j`."""
         rows = rearrange(state, self.to_rows).contiguous()
         if bias is not None:
             bias = repeat(bias, self.to_bias, **self.elements)
+        if addend is not None:
+            addend = rearrange(addend, self.to_addend, **self.elements)
         groups = rows.shape[-1] // weights[0].shape[-1]
-        result = convolve(rows, weights[0], self.sizes, bias, groups, wanted=wanted)
+        result = convolve(rows, weights[0], self.sizes, bias, groups, relu=relu, addend=addend)
         return rearrange(result, self.to_state, **self.elements)
 
 
@@ -123,26 +132,26 @@ def convolve(
     bias: Tensor | None = None,
     groups: int = 1,
     *,
-    wanted: bool = True,
+    relu: bool = False,
+    addend: Tensor | None = None,
 ) -> Tensor:
-    """An ordinary convolution over space, `b … in -> b … out`; torch sees it as channels-last.
-
-    With `wanted=False` only its gradients are asked for, and the result may be whatever is in memory.
-    """
-    if sizes.space == 2 and bias is None and weight.shape[-1] == 1 and groups == len(weight):
+    """An ordinary convolution over space, `b … in -> b … out`, and what follows it; torch sees it as channels-last."""
+    if sizes.space == 2 and weight.shape[-1] == 1 and groups == len(weight):
         kernel = weight.reshape(groups, 1, sizes.kernel_size, sizes.kernel_size)
+        beside = None if addend is None else addend.movedim(-1, 1)
         padding = (sizes.padding, sizes.padding)
-        return depthwise(rows.movedim(-1, 1), kernel, sizes.stride, padding, wanted=wanted).movedim(1, -1)
+        result = depthwise(rows.movedim(-1, 1), kernel, sizes.stride, padding, bias, relu=relu, addend=beside)
+        return result.movedim(1, -1)
     chains = min(math.ceil(weight[0].numel() / TERMS), weight.shape[-1], CHAINS) if sizes.target else 1
     if chains == 1:
-        return _convolve(rows, weight, sizes, bias, groups)
+        return followed(_convolve(rows, weight, sizes, bias, groups), None, relu=relu, addend=addend)
     pairs = zip(rows.unflatten(-1, (groups, -1)).chunk(chains, -1), weight.chunk(chains, -1), strict=True)
     result: Tensor | None = None
     for part, kernel in pairs:
         found = _convolve(part.flatten(-2).contiguous(), kernel.contiguous(), sizes, None, groups)
         result = found if result is None else result.add_(found)
     assert result is not None
-    return result if bias is None else result.add_(bias)
+    return followed(result, bias, relu=relu, addend=addend)
 
 
 def _convolve(

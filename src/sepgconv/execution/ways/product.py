@@ -9,7 +9,7 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
-from sepgconv.execution.cpu.convolution import circular_product
+from sepgconv.execution.native import circular_product
 from sepgconv.execution.sizes import Contraction, Sizes
 from sepgconv.execution.ways.base import Way
 

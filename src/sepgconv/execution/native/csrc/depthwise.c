@@ -5,8 +5,9 @@
    Why: pixels of an image with hundreds of channels lie a kilobyte apart, so a block of channels read in place misses
    the cache at every tap; copied once, it stays there for all taps, and the border is a border of zeros instead of a
    branch. In the inner loop a tile's sums and a run's weights are registers, and an input is loaded once for all taps:
-   7×7 products for 13 + 7 loads. Meanwhile the next block is fetched, which saves a fifth. The sum of a result is one chain over the taps in a fixed order, whatever the number
-   of threads. */
+   7×7 products for 13 + 7 loads. Meanwhile the next block is fetched, which saves a fifth. The sum of a result is one
+   chain over the taps in a fixed order, whatever the number of threads. What comes after it in inference (bias, ReLU, a
+   residual block's sum) is done while a tile is at hand, and saves up to five passes over memory. */
 #include <stdlib.h>
 
 #include "segments.h"
@@ -18,11 +19,14 @@ int NAME(depthwise_axis)(const sepgconv_convolution *, int threads);
 #define WORTH (1 << 18) /* multiply-adds for which another thread is worth being woken: about 5 µs */
 #define TASKS 8  /* per thread, at least: a thread that is late is waited for */
 
+typedef int32_t mask __attribute__((vector_size(4 * LANES)));
+
 typedef struct {
     const sepgconv_convolution *a;
     plan p;
     const float *weight; /* (block, tap in the order of the segments, BLOCK) */
     int64_t group;       /* blocks in a task */
+    int finishes;        /* whether something comes after the sums */
 } job;
 
 /* The sums of `tile` pixels over `count` runs of `length` taps, added to what is there if `add`. */
@@ -73,6 +77,26 @@ static void tile(const job *j, const float *in, const float *weight, int64_t wid
     }
 }
 
+/* What comes after the sums of a tile, while they are in the nearest cache: bias, ReLU, addend, ReLU. A ReLU keeps what
+   is not a number. */
+INLINE vec rectified(vec v) { return (vec)((mask)v & ~(v < 0)); }
+
+static void finish(const sepgconv_convolution *a, const float *bias, const float *addend, int64_t width,
+                   int64_t channels, float *out, int64_t pixel) {
+    float shift[BLOCK] = {0}, more[BLOCK] = {0};
+    if (bias) memcpy(shift, bias, (size_t)channels * sizeof(float));
+    for (int64_t o = 0; o < width; o++, out += pixel) {
+        const float *beside = addend ? addend + o * a->y_pixel : NULL;
+        if (beside && channels < BLOCK) beside = memcpy(more, beside, (size_t)channels * sizeof(float));
+        for (int64_t v = 0; v < BLOCK; v += LANES) {
+            vec sum = load(out + v) + load(shift + v);
+            if (a->relu) sum = rectified(sum);
+            if (beside) sum = rectified(sum + load(beside + v));
+            store(out + v, sum);
+        }
+    }
+}
+
 /* One band of one block. Meanwhile the next block, if there is one, is fetched from memory. */
 static void block_of_band(const job *j, int64_t b, int64_t part, int64_t block, int fetch, float *scratch) {
     const sepgconv_convolution *a = j->a;
@@ -86,15 +110,22 @@ static void block_of_band(const job *j, int64_t b, int64_t part, int64_t block, 
     copy_padded(in, image, a, p, first, in_rows, channels);
     for (int64_t y = 0; y < rows; y++) {
         float *out = a->y + b * a->y_image + (start + y) * a->y_row + c;
+        if (a->addend && y + 1 < rows)
+            for (int64_t x = 0; x < a->out_x; x++)
+                __builtin_prefetch(a->addend + (out - a->y) + a->y_row + x * a->y_pixel, 0, 2);
         if (fetch) fetch_rows(image + BLOCK, a, first + y * in_rows / rows, first + (y + 1) * in_rows / rows);
         for (int64_t x = 0; x < a->out_x; x += width) {
             const float *from = in + y * a->stride * p->row + x * BLOCK;
             int64_t size = least(width, a->out_x - x);
+            const float *bias = a->bias ? a->bias + c : NULL;
+            const float *addend = a->addend ? a->addend + (out - a->y) + x * a->y_pixel : NULL;
             if (channels == BLOCK) {
                 tile(j, from, weight, size, BLOCK, out + x * a->y_pixel, a->y_pixel);
+                if (j->finishes) finish(a, bias, addend, size, BLOCK, out + x * a->y_pixel, a->y_pixel);
                 continue;
             }
             tile(j, from, weight, size, channels, aside, BLOCK); /* the last block: written aside, then cut */
+            if (j->finishes) finish(a, bias, addend, size, channels, aside, BLOCK);
             for (int64_t o = 0; o < size; o++)
                 memcpy(out + (x + o) * a->y_pixel, aside + o * BLOCK, (size_t)channels * sizeof(float));
         }
@@ -134,13 +165,14 @@ int NAME(depthwise_forward)(const sepgconv_convolution *a, int threads) {
     int64_t blocks = blocks_of(a->channels), taps = a->taps_y * a->taps_x;
     int64_t results = a->batch * a->channels * a->out_y * a->out_x;
     if (!results) return 0;
-    if (spans_axis(a)) return NAME(depthwise_axis)(a, threads);
+    const int finishes = a->bias || a->relu || a->addend;
+    if (spans_axis(a) && !finishes) return NAME(depthwise_axis)(a, threads);
     threads = (int)least(threads, most(results * taps / WORTH, 1));
     segment *segments = malloc((size_t)(most_segments(a) + 1) * sizeof(segment));
     float *weight = aligned_alloc(64, (size_t)(blocks * taps + 1) * BLOCK * sizeof(float));
     int failed = !segments || !weight;
     if (!failed) {
-        job j = {.a = a, .p = make_plan(a, segments), .weight = weight};
+        job j = {.a = a, .p = make_plan(a, segments), .weight = weight, .finishes = finishes};
         pack(a, &j.p, weight);
         int64_t bytes = (j.p.in_rows * j.p.row + TILE * BLOCK) * (int64_t)sizeof(float);
         int64_t bands = a->batch * j.p.bands;

@@ -14,11 +14,12 @@ int sepgconv_run(sepgconv_task task, const void *context, int64_t count, int thr
 
 /* A depthwise convolution of rows (b, y, x, c) with kernels (c, ky, kx) of any strides, counted in floats. The result's
    pixels may lie apart: the gradient of a strided convolution is written one phase after the other. A negative padding
-   cuts off. */
+   cuts off. Where there are, a bias (c) is added, a ReLU taken if told to, then an addend that lies as the result does
+   is added and another ReLU taken. */
 typedef struct {
-    const float *x, *weight;
+    const float *x, *weight, *bias, *addend;
     float *y;
-    int64_t batch, channels;
+    int64_t batch, channels, relu;
     int64_t in_y, in_x, out_y, out_x;
     int64_t taps_y, taps_x, stride, pad_y, pad_x;
     int64_t weight_c, weight_y, weight_x; /* strides of the kernel */
@@ -30,12 +31,14 @@ typedef int sepgconv_forward(const sepgconv_convolution *, int threads);
 typedef int sepgconv_backward(const sepgconv_convolution *, float *gradient, int threads);
 
 /* Batch norm of contiguous rows (rows, channels). Statistics write mean and variance, the others read them; the gradients
-   need `grad`, the result's gradient, and may write `y`, that of x, over it. weight and bias may be missing. */
+   need `grad`, the result's gradient, and may write `y`, that of x, over it. weight and bias may be missing. With an
+   addend the result is relu(relu(norm) + addend); its gradients need that `result` and write the addend's gradient to
+   `grad_addend`, which may be `grad`. `fixed` says that mean and variance do not depend on x. */
 typedef struct {
-    const float *x, *grad, *weight, *bias;
-    float *y, *grad_weight, *grad_bias;
+    const float *x, *grad, *weight, *bias, *addend, *result;
+    float *y, *grad_weight, *grad_bias, *grad_addend;
     double *mean, *variance;
-    int64_t rows, channels, relu;
+    int64_t rows, channels, relu, fixed;
     double eps;
 } sepgconv_norm;
 
@@ -54,12 +57,14 @@ typedef struct {
 typedef int sepgconv_pool_step(const sepgconv_pool *, int threads);
 
 /* Products of rows (row, point, in) with a circulant table of matrices over 4, 8, 12, 16, 24 or 32 points, whose block
-   (2·in, 2·out) of each pair of waves is given with strides. Gradients read `grad` and `x` and write, if there is a place
+   (2·in, 2·out) of each pair of waves is given with strides; the first one has entries in its diagonal half only, and the
+   rest of it is not read. If `mirrored`, the points are 4, 8, 12 or 16 rotations and as many mirror images, and the first
+   two blocks are like that. Gradients read `grad` and `x` and write, if there is a place
    for them, `y`, now of x's size, and a contiguous `grad_weight`. */
 typedef struct {
     const float *x, *grad, *weight;
     float *y, *grad_weight;
-    int64_t rows, points, in, out;
+    int64_t rows, points, mirrored, in, out;
     int64_t weight_pair, weight_in, weight_out;
 } sepgconv_circular;
 

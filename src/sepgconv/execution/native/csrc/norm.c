@@ -1,4 +1,5 @@
-/* Batch norm over rows (…, c), with or without a ReLU behind it: statistics, result, and gradients.
+/* Batch norm over rows (…, c), with or without a ReLU behind it, or a ReLU, an addend and another ReLU: statistics,
+   result, and gradients.
 
    Loop order: parts of the rows │ wide rows │ vectors along them.
    Why: these read every number once and do little with it, so memory decides: it is read in its order (four rows at a
@@ -25,12 +26,19 @@ typedef double wide __attribute__((vector_size(4 * LANES))); /* LANES / 2 of the
 typedef int32_t mask __attribute__((vector_size(4 * LANES)));
 
 typedef struct job job;
+/* Where a wide row lies: its numbers, the result's gradient, an addend or a sum with one, and what is written. */
+typedef struct {
+    const float *x, *grad, *beside;
+    float *y;
+    double *sums;
+} place;
 /* Works on one wide row, and writes past the cache if told to. */
-typedef void body(const job *, const float *x, const float *grad, float *y, double *sums, int past);
+typedef void body(const job *, place, int past);
 
 struct job {
     const sepgconv_norm *a;
     body *run;
+    const float *beside;
     int64_t width, count, rest; /* numbers in a wide row; wide rows; numbers left over, less than a wide row */
     int64_t parts;
     double *sums;                                   /* (part, 2, width) */
@@ -52,18 +60,21 @@ INLINE void add(double *to, wide v) {
 
 INLINE vec choose(mask m, vec v) { return (vec)((mask)v & m); } /* v or zero */
 
+INLINE vec rectified(vec v) { return choose(~(v < 0), v); } /* what is not a number stays */
+
 /* The bodies, with the choices as constants. What they need of the job is copied first: for all the compiler knows, their
    stores might change it. */
 #define BODY(name) \
-    static void name(const job *j, const float *x, const float *grad, float *y, double *sums, int past) { \
+    static void name(const job *j, place r, int past) { \
         const job k = *j; \
-        if (k.a->relu) \
-            past ? name##_(&k, x, grad, y, sums, 1, 1) : name##_(&k, x, grad, y, sums, 0, 1); \
+        if (k.beside) \
+            past ? name##_(&k, r, 1, 1, 1) : name##_(&k, r, 0, 1, 1); \
+        else if (k.a->relu) \
+            past ? name##_(&k, r, 1, 1, 0) : name##_(&k, r, 0, 1, 0); \
         else \
-            past ? name##_(&k, x, grad, y, sums, 1, 0) : name##_(&k, x, grad, y, sums, 0, 0); \
+            past ? name##_(&k, r, 1, 0, 0) : name##_(&k, r, 0, 0, 0); \
     }
-#define ARGUMENTS \
-    const job *j, const float *x, const float *grad, float *y, double *sums, const int past, const int relu
+#define ARGUMENTS const job *j, place r, const int past, const int relu, const int added
 
 INLINE void put(float *p, vec v, const int past) { past ? store_past_cache(p, v) : store(p, v); }
 
@@ -71,40 +82,43 @@ INLINE void put(float *p, vec v, const int past) { past ? store_past_cache(p, v)
 INLINE void statistics_(ARGUMENTS) {
     const int64_t w = j->width;
     const float *centre = j->centre;
-    (void)grad, (void)y, (void)relu, (void)past;
+    (void)relu, (void)past, (void)added;
     for (int64_t v = 0; v < w; v += LANES / 2) {
-        wide d = widened(x + v) - widened(centre + v);
-        add(sums + v, d);
-        add(sums + w + v, d * d);
+        wide d = widened(r.x + v) - widened(centre + v);
+        add(r.sums + v, d);
+        add(r.sums + w + v, d * d);
     }
 }
 BODY(statistics)
 
-/* A ReLU keeps what is not a number. */
 INLINE void result_(ARGUMENTS) {
     const int64_t w = j->width;
     const float *centre = j->centre, *scale = j->scale, *shift = j->shift;
-    (void)grad, (void)sums;
     for (int64_t v = 0; v < w; v += LANES) {
-        vec n = (load(x + v) - load(centre + v)) * load(scale + v) + load(shift + v);
-        put(y + v, relu ? choose(~(n < 0), n) : n, past);
+        vec n = (load(r.x + v) - load(centre + v)) * load(scale + v) + load(shift + v);
+        if (relu) n = rectified(n);
+        if (added) n = rectified(n + load(r.beside + v));
+        put(r.y + v, n, past);
     }
 }
 BODY(result)
 
-/* Sums of the gradient in front of the ReLU, and of it times x − m. */
+/* Sums of the gradient in front of the ReLU, and of it times x − m. The gradient of an addend is written on the way. */
 INLINE void slopes_(ARGUMENTS) {
     const int64_t w = j->width;
     const float *centre = j->centre, *scale = j->scale, *shift = j->shift;
-    (void)y, (void)past;
     for (int64_t v = 0; v < w; v += LANES) {
-        vec d = load(x + v) - load(centre + v), slope = load(grad + v);
+        vec d = load(r.x + v) - load(centre + v), slope = load(r.grad + v);
+        if (added) {
+            slope = choose(~(load(r.beside + v) <= 0), slope);
+            put(r.y + v, slope, past);
+        }
         if (relu) slope = choose(~(d * load(scale + v) + load(shift + v) <= 0), slope);
         float both[2 * LANES];
         store(both, slope), store(both + LANES, slope * d);
         UNROLL for (int h = 0; h < LANES; h += LANES / 2) {
-            add(sums + v + h, widened(both + h));
-            add(sums + w + v + h, widened(both + LANES + h));
+            add(r.sums + v + h, widened(both + h));
+            add(r.sums + w + v + h, widened(both + LANES + h));
         }
     }
 }
@@ -114,11 +128,11 @@ BODY(slopes)
 INLINE void input_(ARGUMENTS) {
     const int64_t w = j->width;
     const float *centre = j->centre, *scale = j->scale, *shift = j->shift, *along = j->along, *offset = j->offset;
-    (void)sums;
+    (void)added;
     for (int64_t v = 0; v < w; v += LANES) {
-        vec d = load(x + v) - load(centre + v), slope = load(grad + v), s = load(scale + v);
+        vec d = load(r.x + v) - load(centre + v), slope = load(r.grad + v), s = load(scale + v);
         if (relu) slope = choose(~(d * s + load(shift + v) <= 0), slope);
-        put(y + v, slope * s + (d * load(along + v) + load(offset + v)), past);
+        put(r.y + v, slope * s + (d * load(along + v) + load(offset + v)), past);
     }
 }
 BODY(input)
@@ -131,23 +145,26 @@ static void part(const void *context, int64_t i, float *scratch) {
     double *sums = j->sums + i * 2 * w;
     memset(sums, 0, (size_t)(2 * w) * sizeof(double));
     const int past = a->y && a->rows * a->channels >= LARGE && (uintptr_t)a->y % sizeof(vec) == 0;
-    for (int64_t row = j->count * i / j->parts; row < end; row++)
-        j->run(j, a->x + row * w, a->grad ? a->grad + row * w : NULL, a->y ? a->y + row * w : NULL, sums, past);
+    for (int64_t at = j->count * i / j->parts * w; at < end * w; at += w)
+        j->run(j, (place){a->x + at, a->grad ? a->grad + at : NULL, j->beside ? j->beside + at : NULL,
+                          a->y ? a->y + at : NULL, sums}, past);
     if (past) settle_stores();
     if (i + 1 < j->parts || !j->rest) return;
-    float *x = scratch, *grad = x + w, *y = grad + w;
+    float *x = scratch, *grad = x + w, *beside = grad + w, *y = beside + w;
     const size_t bytes = (size_t)j->rest * sizeof(float);
     memcpy(x, j->centre, (size_t)w * sizeof(float));
     memcpy(x, a->x + j->count * w, bytes);
-    memset(grad, 0, (size_t)w * sizeof(float));
+    memset(grad, 0, (size_t)(2 * w) * sizeof(float));
     if (a->grad) memcpy(grad, a->grad + j->count * w, bytes);
-    j->run(j, x, grad, y, sums, 0);
+    if (j->beside) memcpy(beside, j->beside + j->count * w, bytes);
+    j->run(j, (place){x, grad, beside, y, sums}, 0);
     if (a->y) memcpy(a->y + j->count * w, y, bytes);
 }
 
 /* Sets up a job; its memory is one block. Returns NULL if there is none. */
 static float *prepare(job *j, const sepgconv_norm *a) {
     int64_t times = 1;
+    j->beside = NULL;
     while (a->channels * times % BLOCK || a->channels * times < WIDE) times++;
     j->a = a;
     j->width = a->channels * times;
@@ -166,7 +183,7 @@ static float *prepare(job *j, const sepgconv_norm *a) {
 
 static int run(job *j, body *what, int threads) {
     j->run = what;
-    return sepgconv_run(part, j, j->parts, threads, 3 * j->width * (int64_t)sizeof(float));
+    return sepgconv_run(part, j, j->parts, threads, 4 * j->width * (int64_t)sizeof(float));
 }
 
 /* A channel's sum over all parts and all its places in a wide row, in a fixed order. */
@@ -207,31 +224,34 @@ int NAME(norm_result)(const sepgconv_norm *a, int threads) {
     job j;
     if (!prepare(&j, a)) return 1;
     factors(&j);
+    j.beside = a->addend;
     int failed = run(&j, result, threads);
     free(j.sums);
     return failed;
 }
 
-/* The gradients: for weight and bias always, for x if there is a place for it. */
+/* The gradients: for weight and bias always, also for an addend, and for x if there is a place for it. */
 int NAME(norm_backward)(const sepgconv_norm *a, int threads) {
     job j;
-    sepgconv_norm sums_only = *a;
-    sums_only.y = NULL;
-    if (!prepare(&j, &sums_only)) return 1;
+    sepgconv_norm first = *a, second = *a;
+    first.y = a->grad_addend;
+    if (a->result) second.grad = a->grad_addend;
+    if (!prepare(&j, &first)) return 1;
     factors(&j);
+    j.beside = a->result;
     int failed = run(&j, slopes, threads);
     for (int64_t c = 0; c < a->channels && !failed; c++) {
         double sum = total(&j, c, 0), low = a->mean[c] - j.centre[c], dot = total(&j, c, 1) - low * sum;
         double inverse = 1. / sqrt(a->variance[c] + a->eps), slope = inverse * (a->weight ? a->weight[c] : 1.);
-        double along = -slope * inverse * inverse * dot / (double)a->rows;
+        double along = a->fixed ? 0. : -slope * inverse * inverse * dot / (double)a->rows;
         a->grad_weight[c] = (float)(dot * inverse);
         a->grad_bias[c] = (float)sum;
         for (int64_t v = c; v < j.width; v += a->channels) {
             j.along[v] = (float)along;
-            j.offset[v] = (float)(-slope * sum / (double)a->rows - along * low);
+            j.offset[v] = a->fixed ? 0.f : (float)(-slope * sum / (double)a->rows - along * low);
         }
     }
-    j.a = a;
+    j.a = &second, j.beside = NULL;
     if (!failed && a->y) failed = run(&j, input, threads);
     free(j.sums);
     return failed;

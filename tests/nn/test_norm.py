@@ -1,4 +1,4 @@
-"""The operations that keep less for the backward pass, against the stock ones: values, derivatives, what is kept."""
+"""Batch norm on groups, compiled and plain, against torch's in float64: values, derivatives, what is kept."""
 
 import copy
 
@@ -10,15 +10,22 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import sepgconv as sg
-from sepgconv.execution.cpu import norm as kernels
+from sepgconv.execution import native
+from sepgconv.execution.native import _library
 
 
-@pytest.fixture(autouse=True)
-def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small features are treated as large ones are, in several chunks."""
-    monkeypatch.setattr(kernels, "SHORT", 0)
-    monkeypatch.setattr(kernels, "LONG", 4)
-    monkeypatch.setattr(kernels, "SIDE", 40)
+@pytest.fixture(params=["compiled", "plain"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With the compiled kernels, where they are, and without."""
+    if request.param == "plain":
+        monkeypatch.setattr(_library, "FOUND", False)
+    elif not native.status().active:
+        pytest.skip(f"no compiled kernels: {native.status().reason}")
+    return request.param
+
+
+def in_rows(features: torch.Tensor) -> bool:
+    return features.movedim((1, 2), (-1, -2)).is_contiguous()
 
 
 def features(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -62,7 +69,7 @@ def test_norms_are_those_of_torch(options: dict, shape: tuple[int, ...], relu: b
             )
         (a, da, *rest), (b, db, *others) = found
         assert_close(a, b.float(), atol=2e-6, rtol=1e-5)
-        assert kernels.in_rows(a)
+        assert in_rows(a)
         assert_close(da, db, atol=1e-5, rtol=1e-4)
         count = len(list(ours.parameters()))
         for slope, other in zip(rest[:count], others[count:], strict=True):
@@ -77,7 +84,7 @@ def test_derivatives_of_a_norm(relu: bool) -> None:
     weight, bias = (torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(2))
 
     def run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return kernels.batch_norm(x, weight, bias, (None, None), 0.1, 1e-5, relu=relu)
+        return native.batch_norm(x, weight, bias, (None, None), 0.1, 1e-5, relu=relu)
 
     assert gradcheck(run, (x, weight, bias))
     assert gradgradcheck(run, (x, weight, bias))
@@ -97,8 +104,7 @@ def exact(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("layout", ["rows", "channels-last", "contiguous"])
 @pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize(("c", "offset"), [(3, 0.0), (3, 1e3), (17, 0.0), (32, -1e3), (1, 10.0)])
-def test_statistics_are_exact(monkeypatch: pytest.MonkeyPatch, c: int, offset: float, relu: bool, layout: str) -> None:
-    monkeypatch.undo()  # sizes as they are
+def test_statistics_are_exact(c: int, offset: float, relu: bool, layout: str) -> None:
     x = brightness(c, offset)
     if layout == "channels-last":
         x = x.contiguous(memory_format=torch.channels_last_3d)
@@ -114,11 +120,8 @@ def test_statistics_are_exact(monkeypatch: pytest.MonkeyPatch, c: int, offset: f
 
 @pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize(("dtype", "own"), [(torch.bfloat16, False), (torch.float32, False), (torch.bfloat16, True)])
-def test_reduced_precision_does_not_reach_the_sums(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, own: bool, relu: bool
-) -> None:
+def test_reduced_precision_does_not_reach_the_sums(dtype: torch.dtype, own: bool, relu: bool) -> None:
     """Under autocast, of either type of features, and with a norm that is itself of reduced precision."""
-    monkeypatch.undo()
     x = brightness(17, 0.0).to(dtype).requires_grad_()
     norm = sg.BatchNorm(17, momentum=1.0).to(dtype if own else torch.float32)
     with torch.autocast("cpu", enabled=not own):
@@ -142,9 +145,8 @@ def test_reduced_precision_does_not_reach_the_sums(
 @pytest.mark.parametrize("mode", ["training", "eval", "eval by the batch"])
 @pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize("c", [3, 17])
-def test_gradients_are_exact(monkeypatch: pytest.MonkeyPatch, c: int, relu: bool, mode: str) -> None:
+def test_gradients_are_exact(c: int, relu: bool, mode: str) -> None:
     """Of many rows, against float64 and stock operations."""
-    monkeypatch.undo()
     torch.manual_seed(c)
     norm = sg.BatchNorm(c, track_running_stats=mode != "eval by the batch").train(mode == "training")
     nn.init.uniform_(norm.weight, 0.5, 1.5)
@@ -165,13 +167,17 @@ def test_gradients_are_exact(monkeypatch: pytest.MonkeyPatch, c: int, relu: bool
         assert (slope - other).norm() < 1e-6 * other.norm()
 
 
-def test_norm_and_relu_keep_only_their_input(kept_bytes) -> None:
+def test_norm_and_relu_keep_only_their_input(kept_bytes, way: str) -> None:
+    if way == "plain":
+        pytest.skip("stock operations keep what they keep")
     norm, x = sg.BatchNorm(4), features(3, 4, 4, 6, 6)
     assert kept_bytes(lambda: norm.normalise(x, relu=True), x) < 200
     assert kept_bytes(lambda: F.relu(norm(x)), x) > 4 * x.numel()
 
 
-def test_a_own_gradient_is_written_over() -> None:
+def test_an_own_gradient_is_written_over(way: str) -> None:
+    if way == "plain":
+        pytest.skip("stock operations write over nothing")
     norm, x = sg.BatchNorm(4), features(3, 4, 4, 6, 6)
     direction = torch.randn_like(x)
     expected = torch.autograd.grad(F.relu(norm(x)), x, direction)
@@ -205,8 +211,10 @@ def test_hooks_of_a_norm_are_called_in_training() -> None:
     assert (seen[0] < 0).any()
 
 
-def test_a_block_keeps_one_map_per_convolution_twice(kept_bytes) -> None:
+def test_a_block_keeps_one_map_per_convolution_twice(kept_bytes, way: str) -> None:
     """Input and output of two convolutions, and the result; nothing that lies in between."""
+    if way == "plain":
+        pytest.skip("stock operations keep what they keep")
     torch.manual_seed(0)
     block, x = (
         sg.ResidualBlock(8, 8, 1, grid=sg.se2(4), kernel=sg.KernelConfig(hidden=4, layers=1)),

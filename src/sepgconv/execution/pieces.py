@@ -6,8 +6,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from sepgconv.execution.cpu.convolution import plain
-
 
 def in_pieces(
     run: Callable[..., Tensor],
@@ -20,12 +18,9 @@ def in_pieces(
 ) -> Tensor:
     """`run(x, *weights, bias=bias)` for some images at a time, keeping nothing but x: backward runs each piece again.
 
-    The second run is told by `wanted=False` that nobody reads its result, so that it may leave out its last step. With
-    `own`, the gradient that comes back belongs to this operation alone: x's gradient is written over it, if it has
+    With `own`, the gradient that comes back belongs to this operation alone: x's gradient is written over it, if it has
     its shape.
     """
-    if pieces == 1 or plain(x) or not torch.is_grad_enabled():
-        return run(x, *weights, bias=bias)
     ends = [len(x) * piece // pieces for piece in range(pieces + 1)]
     return _Pieces.apply(run, [slice(*pair) for pair in pairwise(ends)], own, x, bias, *weights)
 
@@ -58,7 +53,7 @@ class _Pieces(torch.autograd.Function):
                 ]
             first, bias, *weights = leaves
             with torch.enable_grad():
-                piece = ctx.run(first, *weights, bias=bias, wanted="create_graph" in options)
+                piece = ctx.run(first, *weights, bias=bias)
             wanted = [leaf for leaf, need in zip(leaves, needed, strict=True) if leaf is not None and need]
             return list(torch.autograd.grad(piece, wanted, slope, **options))
 

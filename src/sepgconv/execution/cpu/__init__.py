@@ -1,1 +1,0 @@
-"""Operations of which torch has only slow or greedy versions on a CPU, each beside its plain version."""
