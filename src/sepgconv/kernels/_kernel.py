@@ -73,8 +73,8 @@ class GroupKernel(nn.Module):
         self.radius = (kernel_size + 1) / 2 / grid.widening
         self.edge = min(1 / self.radius, 1.0)
         self.prefilter = None
-        if config.cutoff is not None and kernel_size > 1:  # one tap has no frequencies to take away
-            self.prefilter = Prefilter(config.cutoff, self.radius, grid.space)
+        if config.prefilter is not None and kernel_size > 1:  # one tap has no frequencies to take away
+            self.prefilter = Prefilter(config.prefilter, self.radius, grid.space)
         self.gain = UNIT ** len(factors) / math.sqrt(channels[0] * self._reference_taps())
         rank = range(len(self.names))
         parts = [tuple(part for part in rank if self.names[part] in names) for names in seen]

@@ -22,7 +22,7 @@ class KernelConfig:
         layers: number of hidden layers after the first.
         omega0: frequency multiplier ω₀ of the sine layers: small is smooth. Other activations ignore it.
         activation: `sine` (a SIREN), or `relu`, `leaky_relu`, `silu`.
-        cutoff: frequency in cycles per pixel, at the smallest scale, above which kernels are low-passed; None for
+        prefilter: frequency in cycles per pixel, at the smallest scale, above which kernels are low-passed; None for
             kernels as they come. 0.5 is what pixels hold. Kernels of one tap are exempt.
     """
 
@@ -30,7 +30,7 @@ class KernelConfig:
     layers: int = 2
     omega0: float = 10.0
     activation: str = "sine"
-    cutoff: float | None = None
+    prefilter: float | None = None
 
     def __post_init__(self) -> None:
         if self.hidden < 1:
@@ -41,10 +41,10 @@ class KernelConfig:
             raise ValueError(f"omega0 must be a positive number, got {self.omega0!r}")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {self.activation!r}")
-        if self.cutoff is not None and not 0 < self.cutoff <= 0.5:
+        if self.prefilter is not None and not 0 < self.prefilter <= 0.5:
             raise ValueError(
-                f"cutoff must be positive and at most 0.5 cycles per pixel, which pixels can just hold; "
-                f"got {self.cutoff!r}"
+                f"prefilter must be positive and at most 0.5 cycles per pixel, which pixels can just hold; "
+                f"got {self.prefilter!r}"
             )
 
 

@@ -36,8 +36,8 @@ class Prefilter:
     def __post_init__(self) -> None:
         if self.reach >= self.radius:
             raise ValueError(
-                f"cutoff={self.cutoff:g} needs a filter that reaches {self.reach:.3g} pixels, but the kernel ends "
-                f"after {self.radius:.3g} at its smallest scale; take a cutoff above {0.5 / self.radius:.3g}, or a "
+                f"prefilter={self.cutoff:g} needs a filter that reaches {self.reach:.3g} pixels, but the kernel ends "
+                f"after {self.radius:.3g} at its smallest scale; take one above {0.5 / self.radius:.3g}, or a "
                 "larger kernel"
             )
 
