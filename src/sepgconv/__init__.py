@@ -1,7 +1,21 @@
 """Separable group convolutions on affine Lie groups R^d ⋊ H, with continuous kernels, in PyTorch."""
 
 from sepgconv import groups, models, testing
-from sepgconv.grids import Grid, scale1, scale2, se2, set_resolution, sim2, translation2
+from sepgconv.grids import (
+    Axis,
+    Grid,
+    e2,
+    scale1,
+    scale2,
+    scale3,
+    se2,
+    se3,
+    set_resolution,
+    sim2,
+    translation1,
+    translation2,
+    translation3,
+)
 from sepgconv.kernels import FACTORISATIONS, Factor, KernelConfig
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool
 from sepgconv.nn._check import EquivarianceWarning
@@ -11,6 +25,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "FACTORISATIONS",
+    "Axis",
     "BatchNorm",
     "EquivarianceWarning",
     "Factor",
@@ -21,14 +36,19 @@ __all__ = [
     "LiftingConv",
     "ResidualBlock",
     "SpatialPool",
+    "e2",
     "groups",
     "models",
     "profile",
     "scale1",
     "scale2",
+    "scale3",
     "se2",
+    "se3",
     "set_resolution",
     "sim2",
     "testing",
+    "translation1",
     "translation2",
+    "translation3",
 ]

@@ -1,4 +1,7 @@
-"""Is it equivariant? `equivariance_error` gives numbers for a layer or model, `assert_equivariant` throws with them."""
+"""Is it equivariant? `equivariance_error` gives numbers for a layer or model, `assert_equivariant` throws with them.
+
+`assert_group` checks the facts that a group states.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,28 +12,34 @@ import torch
 from torch import Tensor, nn
 
 from sepgconv._report import ElementError, EquivarianceReport
-from sepgconv.actions import act, quarter_turns, shift_of, shift_space, transform_space
+from sepgconv.actions import act, is_identity, pixel_map, places_of, shift_space, transform_space
 from sepgconv.grids import Grid
 from sepgconv.grids._between import move_between
+from sepgconv.groups import O2, SO2, Dilation, Group
+from sepgconv.groups._laws import assert_group
+
+__all__ = ["ElementError", "EquivarianceReport", "assert_equivariant", "assert_group", "equivariance_error"]
 
 ROUNDING = 10  # an exact turn changes an output by up to 9 times what the last bit of its input does (measured)
 
 
 def _name(grid: Grid, element: Tensor) -> str:
-    texts = []
-    for value, axis in zip(element.tolist(), grid.axes, strict=True):
-        texts.append(f"rotation {math.degrees(value):g}°" if axis.group.period else f"scale ×{value:.4g}")
-    return ", ".join(texts)
+    return grid.group.describe(element)
 
 
 def _default_elements(grid: Grid) -> list[Tensor]:
-    """All grid elements but the identity for a compact axis, one step for a truncated one."""
-    elements = []
+    """All grid elements but the identity along a compact axis, one step along a truncated one."""
+    group, elements = grid.group, []
+    identities = [axis.group.identity(torch.zeros(1, dtype=torch.float64)) for axis in grid.axes]
     for part, axis in enumerate(grid.axes):
-        for place in range(1, axis.count if axis.group.period else min(axis.count, 2)):
-            vector = torch.zeros(len(grid.axes), dtype=torch.float64)
-            vector[part] = place * axis.cell
-            elements.append(grid.group.exp(vector))
+        if axis.group.compact:
+            moves = axis.elements
+        else:  # from one element to the next
+            moves = axis.group.product(axis.elements[1:2], axis.group.inverse(axis.elements[:1]))
+        for move in moves:
+            element = torch.cat([*identities[:part], move, *identities[part + 1 :]])
+            if not is_identity(group.matrix(element)):
+                elements.append(element)
     return elements
 
 
@@ -88,9 +97,9 @@ def equivariance_error(
         module: a layer or a model, from images or features to features, images or invariants; by their number of axes.
         x: an input for it; with several images, errors are also given relative to how much the output varies.
         grid: the grid that the input lives on; for images, the one that the output lives on.
-        elements: group elements to try; by default all rotations of the grid and one step of scale, if nothing else is
-            asked for. Elements between the grid's are interpolated along h, too.
-        angles: rotations to try, in degrees.
+        elements: group elements to try; by default all rotations and mirrors of the grid and one step of scale, if
+            nothing else is asked for. Between the grid's elements, features are interpolated along h.
+        angles: rotations of the plane to try, in degrees.
         scales: dilations to try, as factors.
         shifts: translations to try, in pixels of the input along its axes (y, x); an output with fewer pixels is
             shifted by as many times fewer.
@@ -105,7 +114,10 @@ def equivariance_error(
         raise ValueError(f"x must hold an image at least, got one of shape {tuple(x.shape)}")
     target = out_grid or grid
     report, space = EquivarianceReport(), grid.space
-    shifts, asked = list(shifts), [*elements_at(grid, "rotation", angles), *elements_at(grid, "scale", scales)]
+    shifts, scales = list(shifts), list(scales)
+    if wrong := [scale for scale in scales if not scale > 0]:
+        raise ValueError(f"scales must be positive, got {wrong[0]!r}")
+    asked = elements_at(grid, (SO2, O2), map(math.radians, angles)) + elements_at(grid, Dilation, map(math.log, scales))
     if elements is None and not asked and not shifts:
         elements = _default_elements(grid)
     with _evaluating(module):
@@ -113,7 +125,7 @@ def equivariance_error(
         noise = _rounding(module, x, reference) if len(x) > 1 else 0.0
         for element in [*(elements or ()), *asked]:
             matrix = grid.group.matrix(element.double())
-            exact = quarter_turns(matrix) is not None and not _between(x, element, grid)
+            exact = pixel_map(matrix) is not None and not _between(x, element, grid)
             exact = exact and not _between(reference, element, target)
             norm = partial(_norm, exact=exact, disc=disc, space=space)
             moved, valid_in = act(x, element, grid)
@@ -125,7 +137,7 @@ def equivariance_error(
                 if _between(reference, element, target):
                     keep = move_between(reference, element, target, trim)[1]
                 else:
-                    keep = valid & _interior(target, trim, shift=shift_of(target, element) or [])
+                    keep = valid & _interior(target, trim, places_of(target, element) or [])
                 if not keep.any():
                     raise ValueError(f"{_name(grid, element)} moves all of the features out of {target}")
                 found, expected = found[:, :, keep], expected[:, :, keep]
@@ -146,25 +158,24 @@ def equivariance_error(
     return report
 
 
-def elements_at(grid: Grid, name: str, values: Iterable[float]) -> list[Tensor]:
-    """Elements that rotate by angles in degrees, or dilate by factors, and do nothing else."""
-    parts = [part for part, axis in enumerate(grid.axes) if axis.group.name == name]
-    values = list(values)
+def elements_at(grid: Grid, group: type[Group] | tuple[type[Group], ...], values: Iterable[float]) -> list[Tensor]:
+    """Elements that are exp of these numbers in the first part of the grid that is such a group, and nothing else."""
+    parts = [part for part, axis in enumerate(grid.axes) if isinstance(axis.group, group)]
+    found, values = [], list(values)
     if values and not parts:
-        raise ValueError(f"{name}s can be tried on a grid that has them, got {values} for {grid}")
-    found = []
+        name = "scales" if group is Dilation else "rotations of the plane"
+        raise ValueError(f"{name} can be tried on a grid that has them, got {grid}")
     for value in values:
-        vector = torch.zeros(len(grid.axes), dtype=torch.float64)
-        if name == "scale" and not value > 0:
-            raise ValueError(f"scales must be positive, got {value!r}")
-        vector[parts[0]] = math.log(value) if name == "scale" else math.radians(value)
-        found.append(grid.group.exp(vector))
+        like = torch.zeros(1, dtype=torch.float64)
+        elements = [axis.group.identity(like) for axis in grid.axes]
+        elements[parts[0]] = grid.axes[parts[0]].group.exp(like + value)
+        found.append(torch.cat(elements))
     return found
 
 
 def _between(x: Tensor, element: Tensor, grid: Grid) -> bool:
     """Whether these are features that an element moves to between those of their grid."""
-    return x.ndim == grid.space + 3 and shift_of(grid, element) is None
+    return x.ndim == grid.space + 3 and places_of(grid, element) is None
 
 
 def _shift_error(
@@ -217,16 +228,15 @@ def _interpolation_alone(x: Tensor, matrix: Tensor, norm: Callable[[Tensor], flo
     return norm(back - x) / max(norm(x), 1e-30)
 
 
-def _interior(grid: Grid, trim: int, shift: list[int]) -> Tensor:
-    """Elements whose neighbours, before and after a shift, lie within a truncated grid."""
+def _interior(grid: Grid, trim: int, places: list[Tensor]) -> Tensor:
+    """Elements whose neighbours, before and after a move, lie within a truncated grid."""
     keep = torch.ones(grid.shape or (1,), dtype=torch.bool)
-    for part, (axis, places) in enumerate(zip(grid.axes, shift, strict=True)):
-        if axis.group.period is None and trim:
-            inside = [n for n in range(axis.count) if all(trim <= m < axis.count - trim for m in (n, n - places))]
-            if not inside:
-                raise ValueError(f"trim={trim} leaves none of {axis.count} {axis.keyword}")
-            lost = [n for n in range(axis.count) if n not in inside]
-            keep.index_fill_(part, torch.tensor(lost, dtype=torch.long), False)
+    for part, (axis, place) in enumerate(zip(grid.axes, places, strict=True)):
+        if not axis.group.compact and trim:
+            inside = [all(trim <= m < axis.size - trim for m in pair) for pair in enumerate(place.tolist())]
+            if not any(inside):
+                raise ValueError(f"trim={trim} leaves none of {axis.size} {axis.keyword}")
+            keep.index_fill_(part, (~torch.tensor(inside)).nonzero().flatten(), False)
     return keep.flatten()
 
 
@@ -259,7 +269,7 @@ def assert_equivariant(
         interpolated_tolerance: for both numbers of the others; by default they are reported but not judged.
     """
     elements = _default_elements(grid) if elements is None else list(elements)
-    if all(quarter_turns(grid.group.matrix(element.double())) == 0 for element in elements):
+    if all(is_identity(grid.group.matrix(element.double())) for element in elements):
         raise AssertionError(f"nothing was tested: no element but the identity, of {len(elements)} on {grid}")
     report = equivariance_error(module, x, grid=grid, elements=elements, **settings)
     if tolerance is None:

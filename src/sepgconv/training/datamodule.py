@@ -8,6 +8,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Generator, Tensor
 
+from sepgconv.actions import transform_space
 from sepgconv.data import (
     Compose,
     DataSet,
@@ -23,6 +24,7 @@ from sepgconv.data import (
 from sepgconv.data.dataset import stratified
 from sepgconv.data.places import existing_root
 from sepgconv.data.registry import entry
+from sepgconv.groups import SO3
 
 from .batches import Batches
 from .seeding import generator
@@ -78,7 +80,7 @@ class Normaliser:
         pixels = images.float() / 255
         if self.transform is not None and random is not None:
             pixels = self.transform(pixels, random).clamp_(0, 1)
-        mean, std = (torch.tensor(values).reshape(-1, 1, 1) for values in (self.mean, self.std))
+        mean, std = (torch.tensor(v).reshape(-1, *(1,) * (images.ndim - 2)) for v in (self.mean, self.std))
         return pixels.sub_(mean).div_(std.clamp(min=1e-6))
 
 
@@ -91,7 +93,8 @@ class Images(LightningDataModule):
         batch_size: images in a training batch, over all processes.
         augment: random changes of the training images.
         limit: train on so many of the images only, with every class in proportion.
-        rotate_test: whether to turn every test image by an angle of its own, the same in every run.
+        rotate_test: whether to turn every test image by an angle of its own, the same in every run; volumes are turned
+            by one of the 24 rotations of the cube.
         seed: of the order and the augmentations.
     """
 
@@ -132,8 +135,8 @@ class Images(LightningDataModule):
         return self.data.classes
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of an image."""
+    def shape(self) -> tuple[int, ...]:
+        """Channels, height and width of an image; of signals and volumes, channels and the axes of space."""
         return self.data.shape
 
     @property
@@ -148,6 +151,8 @@ class Images(LightningDataModule):
     def train_dataloader(self) -> Batches:
         """Shuffled batches."""
         split = self.data.train
+        if self.augment != Augment() and split.images.ndim != 4:
+            raise ValueError(f"augment is for images, but {self.data_name!r} holds {split}")
         if self.limit is not None:
             if not 1 <= self.limit <= len(split):
                 raise ValueError(f"limit must lie between 1 and the {len(split)} training images, got {self.limit!r}")
@@ -201,7 +206,14 @@ class Images(LightningDataModule):
 
 
 def turned(split: Split, seed: int = 0) -> Split:
-    """Every image turned by an angle of its own, drawn from the seed."""
+    """Every image turned by an angle of its own, every volume by a rotation of the cube, drawn from the seed."""
+    if split.images.ndim == 3:
+        raise ValueError("rotate_test is for images and volumes, got signals")
+    if split.images.ndim == 5:
+        matrices = SO3().matrix(SO3().sample(24, 0.0))
+        turns = torch.randint(len(matrices), (len(split),), generator=generator(seed))
+        pairs = zip(split.images, turns.tolist(), strict=True)
+        return Split(torch.stack([transform_space(image, matrices[turn]) for image, turn in pairs]), split.labels)
     angles = 360 * torch.rand(len(split), generator=generator(seed), dtype=torch.float64)
     parts = zip(split.images.split(1000), angles.split(1000), strict=True)
     images = torch.cat([rotate(part.float(), angle).clamp(0, 255).round().byte() for part, angle in parts])
