@@ -17,6 +17,11 @@ SMALL = {
     "Trainer(max_epochs=3,": "Trainer(max_epochs=1, limit_train_batches=2, limit_val_batches=1, limit_test_batches=1,",
     "NetworkConfig(width=0.5)": "NetworkConfig(width=0.1)",
     "torch.randn(64, 1, 28, 28)": "torch.randn(1, 1, 28, 28)",
+    "digits.train.images.float()": "digits.train.images[:64].float()",
+    "digits.train.labels)": "digits.train.labels[:64])",
+    "for epoch in range(3):": "for epoch in range(1):",
+    "digits.test.images.float()": "digits.test.images[:64].float()",
+    "!= digits.test.labels": "!= digits.test.labels[:64]",
 }
 
 

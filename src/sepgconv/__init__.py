@@ -1,6 +1,7 @@
 """Separable group convolutions on affine Lie groups R^d ⋊ H, with continuous kernels, in PyTorch."""
 
 from sepgconv import groups, models, testing
+from sepgconv.deploy import fold
 from sepgconv.grids import (
     Axis,
     Grid,
@@ -37,6 +38,7 @@ __all__ = [
     "ResidualBlock",
     "SpatialPool",
     "e2",
+    "fold",
     "groups",
     "models",
     "profile",

@@ -13,7 +13,10 @@ sepgconv: separable group convolutions, from a recipe to a trained network
   sepgconv fit --config RECIPE.yaml         train, test once with the best weights, write result.json
   sepgconv validate --config RECIPE.yaml    evaluate a checkpoint on the validation set
   sepgconv test --config RECIPE.yaml        evaluate a checkpoint on the test set
-  sepgconv predict --ckpt FILE IMAGE...     classify image files
+  sepgconv predict --ckpt FILE IMAGE...     classify image files, folders of them
+  sepgconv audit --ckpt FILE --images DIR   how much turns, mirrors, scales and shifts change the answers
+  sepgconv export --ckpt FILE --output F    an ONNX, pt2 or safetensors file that needs no sepgconv
+  sepgconv recipes list | copy              the recipes that come with the package
   sepgconv bench                            time and memory on several groups, against the plain CNN
   sepgconv data list | prepare | show       data sets: what there is, fetch, look at
   sepgconv reproduce list | ID | all        the paper's tables and figures, beside the published numbers
@@ -36,6 +39,7 @@ Any key of a recipe can be set on the command line, too; the last one given coun
   --trainer.num_nodes N             machines
   --trainer.precision bf16-mixed    mixed precision (32-true)
   --data.name NAME                  the data set, see `sepgconv data list` (digits)
+  --data.folder DIR                 images of your own instead: a subfolder per class, or a CSV; also .size, .crop
   --data.root DIR                   where its files are ($SEPGCONV_DATA, else the user's cache)
   --data.batch_size N               images in a step, over all processes (64)
   --data.limit N                    train on N images only
@@ -67,10 +71,13 @@ SHORT = {"--help-all": "--help", "--compile": "--model.compile=true"}
 
 # Command → module with a `main(arguments) -> exit status`.
 MODULES = {
+    "audit": "sepgconv.audit.command",
     "demo": "sepgconv.demo",
     "bench": "sepgconv.bench.command",
     "data": "sepgconv.data.command",
+    "export": "sepgconv.deploy.command",
     "predict": "sepgconv.training.predict",
+    "recipes": "sepgconv.training.recipes",
     "reproduce": "sepgconv.reproduce.command",
     **dict.fromkeys(PURPOSES, "sepgconv.training.command"),
 }

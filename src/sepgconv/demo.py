@@ -27,7 +27,7 @@ from sepgconv.training import Classifier, GridConfig, Images, NetworkConfig, Opt
 from sepgconv.training.seeding import generator
 
 ANGLES = tuple(range(0, 360, 15))
-KERNEL = KernelConfig(layers=1, prefilter=0.4)
+KERNEL = KernelConfig(layers=1, cutoff=0.4)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from sepgconv._report import ElementError, EquivarianceReport
 from sepgconv.actions import act, is_identity, pixel_map, places_of, shift_space, transform_space
 from sepgconv.grids import Grid
 from sepgconv.grids._between import move_between
-from sepgconv.groups import O2, SO2, Dilation, Group
 from sepgconv.groups._laws import assert_group
 
 __all__ = ["ElementError", "EquivarianceReport", "assert_equivariant", "assert_group", "equivariance_error"]
@@ -98,8 +97,8 @@ def equivariance_error(
         x: an input for it; with several images, errors are also given relative to how much the output varies.
         grid: the grid that the input lives on; for images, the one that the output lives on.
         elements: group elements to try; by default all rotations and mirrors of the grid and one step of scale, if
-            nothing else is asked for. Between the grid's elements, features are interpolated along h.
-        angles: rotations of the plane to try, in degrees.
+            nothing else is asked for. Elements between the grid's are interpolated along h, too.
+        angles: rotations to try, in degrees.
         scales: dilations to try, as factors.
         shifts: translations to try, in pixels of the input along its axes (y, x); an output with fewer pixels is
             shifted by as many times fewer.
@@ -114,10 +113,7 @@ def equivariance_error(
         raise ValueError(f"x must hold an image at least, got one of shape {tuple(x.shape)}")
     target = out_grid or grid
     report, space = EquivarianceReport(), grid.space
-    shifts, scales = list(shifts), list(scales)
-    if wrong := [scale for scale in scales if not scale > 0]:
-        raise ValueError(f"scales must be positive, got {wrong[0]!r}")
-    asked = elements_at(grid, (SO2, O2), map(math.radians, angles)) + elements_at(grid, Dilation, map(math.log, scales))
+    shifts, asked = list(shifts), [*elements_at(grid, "rotation", angles), *elements_at(grid, "scale", scales)]
     if elements is None and not asked and not shifts:
         elements = _default_elements(grid)
     with _evaluating(module):
@@ -158,18 +154,21 @@ def equivariance_error(
     return report
 
 
-def elements_at(grid: Grid, group: type[Group] | tuple[type[Group], ...], values: Iterable[float]) -> list[Tensor]:
-    """Elements that are exp of these numbers in the first part of the grid that is such a group, and nothing else."""
-    parts = [part for part, axis in enumerate(grid.axes) if isinstance(axis.group, group)]
-    found, values = [], list(values)
+def elements_at(grid: Grid, name: str, values: Iterable[float]) -> list[Tensor]:
+    """Elements that rotate by angles in degrees, or dilate by factors, and do nothing else."""
+    sizes = [axis.group.dimension for axis in grid.axes]
+    names = [{coordinate.name for coordinate in axis.group.seen} for axis in grid.axes]
+    parts = [part for part, size in enumerate(sizes) if size == 1 and name in names[part]]
+    values = list(values)
     if values and not parts:
-        name = "scales" if group is Dilation else "rotations of the plane"
-        raise ValueError(f"{name} can be tried on a grid that has them, got {grid}")
+        raise ValueError(f"{name}s can be tried on a grid that has them, got {values} for {grid}")
+    found = []
     for value in values:
-        like = torch.zeros(1, dtype=torch.float64)
-        elements = [axis.group.identity(like) for axis in grid.axes]
-        elements[parts[0]] = grid.axes[parts[0]].group.exp(like + value)
-        found.append(torch.cat(elements))
+        vector = torch.zeros(sum(sizes), dtype=torch.float64)
+        if name == "scale" and not value > 0:
+            raise ValueError(f"scales must be positive, got {value!r}")
+        vector[sum(sizes[: parts[0]])] = math.log(value) if name == "scale" else math.radians(value)
+        found.append(grid.group.exp(vector))
     return found
 
 

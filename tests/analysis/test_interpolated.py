@@ -68,7 +68,7 @@ def test_logits_change_less_between_the_pixels() -> None:
     line = torch.linspace(-1, 1, 28)
     images = images * (1 - line[:, None].square() - line.square()).clamp_min(0)
     changes = []
-    for settings in ({}, {"antialias": True, "kernel": sg.KernelConfig(prefilter=0.4)}):
+    for settings in ({}, {"antialias": True, "kernel": sg.KernelConfig(cutoff=0.4)}):
         torch.manual_seed(0)
         net = sg.models.resnet(sg.se2(8), width=0.25, **settings)
         changes.append(logit_changes(net, images, (10.0, 22.5, 45.0, 90.0)))

@@ -11,9 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
-from sepgconv.data.image_files import read_image
+from sepgconv.data.image_files import Framing, read_image
 
-GREY, COLOUR = (1, 28, 28), (3, 28, 28)
+GREY, COLOUR = Framing(28), Framing(28, 3)
 RAMP = np.linspace(0, 1, 28 * 28).reshape(28, 28)
 EIGHT = torch.from_numpy(np.rint(255 * RAMP).astype(np.uint8))[None]
 
@@ -191,8 +191,8 @@ def test_what_is_no_image(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match="is a device or a pipe"):
         read_image(tmp_path / "pipe", GREY)
-    with pytest.raises(ValueError, match="must have 1 or 3 channels, got 2"):
-        read_image(tmp_path / "text.png", (2, 28, 28))
+    with pytest.raises(ValueError, match="channels must be 1 or 3, got 2"):
+        Framing(28, 2)
 
 
 def png(path: Path, size: int, depth: int, colour: int, row: bytes, key: bytes = b"") -> Path:
@@ -211,7 +211,7 @@ def png(path: Path, size: int, depth: int, colour: int, row: bytes, key: bytes =
 def test_a_transparent_grey_of_few_bits(tmp_path, depth, row):
     """White is the colour that is not there; the other half is what it is."""
     path = png(tmp_path / "a.png", 8, depth, 0, bytes(row), struct.pack(">H", 2**depth - 1))
-    assert read_image(path, (1, 8, 8)).pixels[0, 0].tolist() == [0] * 4 + [{1: 0, 2: 170, 4: 119}[depth]] * 4
+    assert read_image(path, Framing(8)).pixels[0, 0].tolist() == [0] * 4 + [{1: 0, 2: 170, 4: 119}[depth]] * 4
 
 
 def test_a_transparent_colour_of_sixteen_bits_is_refused(tmp_path):
@@ -219,7 +219,7 @@ def test_a_transparent_colour_of_sixteen_bits_is_refused(tmp_path):
     row, key = struct.pack(">24H", *range(24)), struct.pack(">3H", 0, 1, 2)
     with pytest.raises(ValueError, match=r"a.png has one transparent colour of 16 bits"):
         read_image(png(tmp_path / "a.png", 8, 16, 2, row, key), COLOUR)
-    assert read_image(png(tmp_path / "a.png", 8, 16, 2, row), COLOUR).pixels.shape == COLOUR
+    assert read_image(png(tmp_path / "a.png", 8, 16, 2, row), COLOUR).pixels.shape == COLOUR.shape
 
 
 def test_too_large(tmp_path):

@@ -115,7 +115,7 @@ def test_a_parametrisation_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_settings_are_named() -> None:
     for settings, message in (
         ({"parametrisation": "wavelet"}, "parametrisation must be one of network, fourier; got 'wavelet'"),
-        ({"cutoff": 0.0}, "cutoff must be a positive number of cycles per pixel, got 0.0"),
+        ({"cutoff": 0.0}, "cutoff must be positive and at most 0.5 cycles per pixel"),
     ):
         with pytest.raises(ValueError, match=message):
             sg.KernelConfig(**settings)

@@ -27,7 +27,7 @@ def test_it_is_the_share_of_the_power_above_a_frequency() -> None:
 def test_smooth_kernels_pay_less_and_descent_makes_them_smoother(factorisation: str) -> None:
     rough = net(KernelConfig(omega0=20.0), factorisation)
     before = frequency_penalty(rough)
-    assert frequency_penalty(net(KernelConfig(omega0=20.0, prefilter=0.25), factorisation)) < before / 3
+    assert frequency_penalty(net(KernelConfig(omega0=20.0, cutoff=0.25), factorisation)) < before / 3
     optimiser = torch.optim.Adam(rough.parameters(), 1e-3)
     for _ in range(10):
         optimiser.zero_grad()

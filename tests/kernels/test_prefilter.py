@@ -9,7 +9,7 @@ import sepgconv as sg
 from sepgconv.kernels import GroupKernel, KernelConfig, multiply, resolve
 from sepgconv.kernels._initialisation import power_spectrum
 
-CUT = KernelConfig(hidden=16, layers=1, prefilter=0.3)
+CUT = KernelConfig(hidden=16, layers=1, cutoff=0.3)
 
 
 def kernel(
@@ -51,7 +51,7 @@ def test_what_lies_above_the_cutoff_is_taken_away(cutoff: float) -> None:
     config = KernelConfig(omega0=30.0)
     plain = sampled(kernel(sg.se2(4), size=9, config=config))
     torch.manual_seed(0)
-    cut = sampled(kernel(sg.se2(4), size=9, config=KernelConfig(omega0=30.0, prefilter=cutoff)))
+    cut = sampled(kernel(sg.se2(4), size=9, config=KernelConfig(omega0=30.0, cutoff=cutoff)))
     assert high(cut, 2 * cutoff) < 4e-3
     assert high(plain, 2 * cutoff) > 10 * high(cut, 2 * cutoff)
 
@@ -93,21 +93,21 @@ def test_six_layers_stay_of_one_size() -> None:
     grid = sg.se2(4, sampling="fixed")
     x = torch.randn(2, 8, 4, 12, 12)
     for _ in range(6):
-        x = sg.GroupConv(8, 8, 5, grid=grid, kernel=KernelConfig(prefilter=0.4))(x)
+        x = sg.GroupConv(8, 8, 5, grid=grid, kernel=KernelConfig(cutoff=0.4))(x)
     assert 0.3 < x.std().item() < 3
 
 
 @pytest.mark.parametrize("cutoff", [0.0, -0.1, 0.51, float("nan")])
 def test_a_cutoff_that_pixels_do_not_hold(cutoff: float) -> None:
-    with pytest.raises(ValueError, match=r"prefilter must be positive and at most 0\.5 cycles per pixel"):
-        KernelConfig(prefilter=cutoff)
+    with pytest.raises(ValueError, match=r"cutoff must be positive and at most 0\.5 cycles per pixel"):
+        KernelConfig(cutoff=cutoff)
 
 
 def test_a_filter_wider_than_the_kernel() -> None:
-    with pytest.raises(ValueError, match=r"prefilter=0\.2 needs a filter that reaches 2\.5 pixels.*ends after 2 at"):
-        kernel(sg.se2(4), size=3, config=KernelConfig(prefilter=0.2))
-    with pytest.raises(ValueError, match=r"take one above 0\.433"):
-        kernel(sg.scale2(2, max_scale=3**0.5), size=3, config=KernelConfig(prefilter=0.3))
+    with pytest.raises(ValueError, match=r"cutoff=0\.2 needs a filter that reaches 2\.5 pixels.*ends after 2 at"):
+        kernel(sg.se2(4), size=3, config=KernelConfig(cutoff=0.2))
+    with pytest.raises(ValueError, match=r"take a cutoff above 0\.433"):
+        kernel(sg.scale2(2, max_scale=3**0.5), size=3, config=KernelConfig(cutoff=0.3))
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 2e-6), (torch.float64, 1e-12)])
@@ -115,7 +115,7 @@ def test_a_filter_wider_than_the_kernel() -> None:
 def test_quarter_turns_of_layers_are_as_exact_as_without(group: str, dtype: torch.dtype, most: float) -> None:
     for name in ("separable", "nonseparable", "gseparable"):
         grid = sg.se2(8) if group == "se2" else sg.sim2(4, 2)
-        conv = sg.GroupConv(3, 2, 7, grid=grid, factorisation=name, kernel=KernelConfig(prefilter=0.4)).to(dtype).eval()
+        conv = sg.GroupConv(3, 2, 7, grid=grid, factorisation=name, kernel=KernelConfig(cutoff=0.4)).to(dtype).eval()
         grid.resample()
         x = torch.randn(2, 3, grid.size, 9, 9, dtype=dtype)
         report = sg.testing.equivariance_error(conv, x, grid=grid, angles=(90, 180, 270))
@@ -125,7 +125,7 @@ def test_quarter_turns_of_layers_are_as_exact_as_without(group: str, dtype: torc
 
 @pytest.mark.parametrize("grid", [sg.e2(4), sg.se3(12), sg.scale1(2)], ids=str)
 def test_other_groups_and_dimensions(grid: sg.Grid) -> None:
-    conv = sg.GroupConv(2, 2, 5, grid=grid, kernel=KernelConfig(hidden=8, layers=0, prefilter=0.4)).double().eval()
+    conv = sg.GroupConv(2, 2, 5, grid=grid, kernel=KernelConfig(hidden=8, layers=0, cutoff=0.4)).double().eval()
     x = torch.randn(2, 2, grid.size, *(5,) * grid.space, dtype=torch.float64)
     if grid.space > 1:
         sg.testing.assert_equivariant(conv, x, grid=grid)

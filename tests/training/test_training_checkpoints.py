@@ -35,7 +35,8 @@ def test_a_run_leaves_all_its_files(done):
     folder, result, classifier = done
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     names = [f"checkpoints/{name}.{kind}" for name in ("last", "best") for kind in ("ckpt", "safetensors")]
-    assert files == {*names, "checkpoints/previous.ckpt", "metrics.csv", "curves.png", "result.json"}
+    assert files == {*names, "checkpoints/previous.ckpt", "metrics.csv", "curves.png", "confusion.png", "result.json"}
+    assert (folder / "confusion.png").read_bytes()[:4] == b"\x89PNG"
     assert (folder / "curves.png").read_bytes()[:4] == b"\x89PNG"
     assert len((folder / "metrics.csv").read_text().splitlines()) == 3
     assert_same(json.loads((folder / "result.json").read_text()), json.loads(json.dumps(result)))

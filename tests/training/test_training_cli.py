@@ -80,16 +80,25 @@ def test_an_unknown_option_names_the_nearest(capsys):
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_recipes_are_valid(path, monkeypatch):
+def test_recipes_are_valid(path, monkeypatch, tmp_path, data_root, image_folder):
     """Every recipe builds; its network fits its data set, and its run has a place of its own."""
     from sepgconv.data.registry import entry
 
     monkeypatch.setattr(TrainingCLI, "fit", lambda self, **_: None)
-    built = TrainingCLI(["fit", f"--config={path}"])
-    data = entry(built.datamodule.data_name)
+    options = []
+    if path.parent.name == "folder":
+        options = [f"--data.folder={image_folder(tmp_path / 'own', {'a': 4, 'b': 4}, (40, 20))}"]
+    if path.parent.name == "first_galaxies":  # a stand-in of the same kind
+        folder = image_folder(data_root / "first-galaxies", dict.fromkeys(entry("first-galaxies").class_names, 3))
+        files = [f"{file.relative_to(folder)},{file.parent.name}" for file in folder.rglob("*.png")]
+        (folder / "fold0.csv").write_text("\n".join(["file,label", *files]))
+    built = TrainingCLI(["fit", f"--config={path}", *options])
+    data = built.datamodule if built.datamodule.folder else entry(built.datamodule.data_name)
     network = built.model.network
     assert (network.in_channels, network.image_size, network.image_size) == data.shape
     assert network.num_classes == len(data.class_names)
+    if path.parent.name == "first_galaxies":
+        assert data.shape == entry("first-galaxies").shape
     assert built.config.fit.output == f"runs/{path.parent.name}/{path.stem}"
 
 

@@ -93,6 +93,15 @@ FOR_PREDICTION = {
     "a setting that there is not": put("hyper_parameters", "network", "depth", 3),
     "a kernel in a list": put("hyper_parameters", "network", "kernel", [1]),
     "no grid": drop("hyper_parameters", "grid"),
+    "a preparation in a list": put("preparation", [1]),
+    "a framing in a text": put("preparation", "framing", "square"),
+    "a framing that lacks its size": put("preparation", "framing", {"channels": 1}),
+    "a framing of another size": put("preparation", "framing", "size", 30),
+    "a framing of half a pixel": put("preparation", "framing", "size", 28.0),
+    "a framing that fills the memory": put("preparation", "framing", "crop", 10**9),
+    "a framing that distorts": put("preparation", "framing", "resize", "squash"),
+    "a deviation too many": put("preparation", "std", [0.3, 0.3]),
+    "class names too few": put("preparation", "class_names", ["0", "1"]),
     "a rate in a text": put("hyper_parameters", "optimiser", "lr", "fast"),
 }
 FOR_RESUMPTION = {

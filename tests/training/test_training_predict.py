@@ -1,5 +1,7 @@
 """`sepgconv predict`: a line per file that is right, or an error that names it."""
 
+import csv
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +15,12 @@ from training_helpers import GRID, NETWORK
 
 from sepgconv import cli
 from sepgconv.data import load
+from sepgconv.data.image_files import Framing
 from sepgconv.training import Classifier, Images
 from sepgconv.training.predict import Predictor
+from sepgconv.training.preparation import Preparation
 from sepgconv.training.storage import AtomicCheckpointIO
+from sepgconv.training.trained import Trained, load_trained
 
 Checkpoint = dict[str, Any]
 
@@ -91,9 +96,10 @@ def test_files_that_cannot_be_read_leave_the_others(checkpoint, tmp_path, capsys
     Image.fromarray(digit()).save(good)
     empty.write_bytes(b"")
     Image.fromarray(digit().astype(np.int32)).save(numbers)
-    predict(checkpoint, empty, numbers, tmp_path / "none.png", tmp_path, good, status=1)
+    predict(checkpoint, empty, numbers, tmp_path / "none.png", good, status=1)
     printed = capsys.readouterr()
-    assert [line.split(": ", 1)[0] for line in printed.err.splitlines()] == ["sepgconv predict"] * 4
+    assert printed.err.startswith("sepgconv predict: 3 of 4 could not be classified:\n")
+    assert len(printed.err.splitlines()) == 4
     for text in (f"{empty} is empty", f"{numbers} has 32-bit", f"No such file or directory: '{tmp_path / 'none.png'}'"):
         assert text in printed.err
     assert printed.out.startswith(f"{good}: ")
@@ -152,10 +158,72 @@ def test_settings_that_do_not_fit_are_an_error(tmp_path, change, message):
     change(checkpoint)
     torch.save(checkpoint, path)
     with pytest.raises(ValueError, match=r"crafted\.ckpt") as caught:
-        Predictor.load(path)
+        load_trained(path)
     assert message in str(caught.value)
 
 
 def test_a_run_says_how_its_images_are_prepared():
     """The checkpoints made here have what a run's have."""
     assert {"mean", "std", "class_names"} <= Images("digits").state_dict().keys()
+
+
+@pytest.fixture
+def pictures(tmp_path) -> Path:
+    images = load("digits").test.images
+    for index, name in enumerate(("b/1.png", "a.png", "b/2.png")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(images[index, 0].numpy()).save(tmp_path / name)
+    (tmp_path / "b" / "notes.txt").write_text("no image")
+    return tmp_path
+
+
+def test_folders_and_patterns_stand_for_their_images(checkpoint, pictures, capsys):
+    predict(checkpoint, pictures)
+    everything = capsys.readouterr().out
+    assert [line.split(": ")[0] for line in everything.splitlines()] == [
+        str(pictures / name) for name in ("a.png", "b/1.png", "b/2.png")
+    ]
+    predict(checkpoint, pictures / "**" / "*.png", pictures / "a.png")  # each once
+    assert capsys.readouterr().out == everything
+    predict(checkpoint, pictures / "*.jpg", pictures / "a.png", status=1)
+    printed = capsys.readouterr()
+    assert f"there is no file like {pictures / '*.jpg'}" in printed.err
+    assert len(printed.out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_a_table_has_all_that_could_be_read(checkpoint, pictures, capsys, kind):
+    (pictures / "b" / "bad.png").write_bytes(b"")
+    out = pictures / "out" / f"table.{kind}"
+    predict(checkpoint, pictures, f"--out={out}", status=1)
+    printed = capsys.readouterr()
+    assert printed.out == f"wrote 3 predictions to {out}\n"
+    assert printed.err.endswith(f"1 of 4 could not be classified:\n  {pictures / 'b' / 'bad.png'} is empty\n")
+    rows = list(csv.DictReader(out.read_text().splitlines())) if kind == "csv" else json.loads(out.read_text())
+    assert [row["file"] for row in rows] == [str(pictures / name) for name in ("a.png", "b/1.png", "b/2.png")]
+    assert all(row["class"] in "0123456789" and 0.1 <= float(row["probability"]) <= 1 for row in rows)
+
+
+def test_a_table_that_cannot_be_written_is_an_error_at_once(checkpoint, pictures, capsys):
+    predict(checkpoint, pictures, "--out=table.xlsx", status=1)
+    assert "--out must end in .csv or .json, got 'table.xlsx'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("average", "count"), [("rotations", 4), ("reflections", 2), ("rotations+reflections", 8)])
+def test_averages_do_not_change_with_what_they_are_over(average, count):
+    """For a network of any kind: this one is as far from invariant as can be."""
+    framing = Framing(6)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, 5))
+    trained = Trained(model, tuple("abcde"), Preparation(framing, (0.5,), (0.25,)), NETWORK, GRID, {})
+    predictor = Predictor(trained, average=average)
+    images = torch.randint(0, 256, (3, 1, 6, 6), dtype=torch.uint8)
+    changed = [images.rot90(turns, (-2, -1)) for turns in range(4 if "rotations" in average else 1)]
+    changed += [image.flip(-1) for image in changed] if "reflections" in average else []
+    assert len(changed) == count
+    expected = torch.stack([trained.logits(image).softmax(1) for image in changed]).mean(0)
+    for image in changed:
+        assert (predictor.probabilities(image) - expected).abs().max() < 1e-6
+    assert (Predictor(trained).probabilities(changed[-1]) - trained.logits(images).softmax(1)).abs().max() > 1e-2
+    with pytest.raises(ValueError, match="average must be one of rotations"):
+        Predictor(trained, average="translations")

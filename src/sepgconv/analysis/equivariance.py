@@ -46,7 +46,7 @@ def two_layers(
     after: nn.Module | None = None,
 ) -> nn.Sequential:
     """A lifting and a group convolution with a nonlinearity between and after: ReLU, unless told."""
-    kernel = sg.KernelConfig(omega0=omega0, prefilter=cutoff)
+    kernel = sg.KernelConfig(omega0=omega0, cutoff=cutoff)
     lift = sg.LiftingConv(1, 4, size, grid=grid, kernel=kernel)
     conv = sg.GroupConv(4, 4, size, grid=grid, kernel=kernel)
     return nn.Sequential(lift, between or nn.ReLU(), conv, after or nn.ReLU()).double().eval()

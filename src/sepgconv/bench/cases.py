@@ -20,6 +20,7 @@ class Case:
         factorisation: of the kernels.
         recompute: whether activations are computed again in the backward pass.
         space: dimension of the images: volumes are smaller, in smaller batches through narrower networks.
+        variant: of an exported network, which.
     """
 
     kind: str
@@ -28,6 +29,7 @@ class Case:
     factorisation: str = ""
     recompute: bool = False
     space: int = 2
+    variant: str = ""
 
     @property
     def name(self) -> str:

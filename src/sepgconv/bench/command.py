@@ -10,19 +10,22 @@ from typing import Any
 
 from rich.console import Console
 
-from sepgconv.bench import report
+from sepgconv.bench import exported, report
 from sepgconv.bench.cases import CASES, ESCNN, QUICK, choose
 from sepgconv.bench.measure import Settings, cores, measure
 from sepgconv.data.places import check_outputs
 from sepgconv.provenance import environment
 
 NAMES = ", ".join(case.name for case in CASES)
+EXPORT = "export"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit status."""
     options = _parser().parse_args(arguments)
     console = Console()
+    if options.only == [EXPORT]:
+        return export(options, console)
     check_outputs(*report.targets(options.output))  # before minutes of measuring
     plain = earlier(options.redraw) if options.redraw else run(options, console)
     measured = report.from_json(plain)
@@ -35,13 +38,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if any(m.error is not None for m in measured) else 0
 
 
-def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """Measures what the command line asks for; the results as plain values."""
+def export(options: argparse.Namespace, console: Console) -> int:
+    """Measures folded and exported networks."""
+    check_outputs(*(options.output / name for name in exported.NAMES))
+    with console.status("") as status:
+        found = exported.measure_exports(_settings(options), lambda text: status.update(text))
+    console.print(exported.table(found))
+    for path in exported.write(found, options.output):
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _settings(options: argparse.Namespace) -> Settings:
     settings = Settings(compile=options.compile, tune=not options.no_tune)
     if options.quick:
         settings = replace(settings, rounds=2, warmup=1, batch=4, width=0.125, untuned=False)
     given = {name: getattr(options, name) for name in ("rounds", "batch", "threads", "together")}
-    settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
+    return replace(settings, **{name: value for name, value in given.items() if value is not None})
+
+
+def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """Measures what the command line asks for; the results as plain values."""
+    settings = _settings(options)
     cases = choose(options.only or (QUICK if options.quick else ["*"]))
     pythons: dict[str, str] = {}
     if options.against == "escnn":
@@ -81,7 +99,9 @@ def find_escnn(python: str | None) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     defaults = Settings()
-    parser = argparse.ArgumentParser(prog="sepgconv bench", description=__doc__, epilog=f"networks: {NAMES}")
+    parser = argparse.ArgumentParser(
+        prog="sepgconv bench", description=__doc__, epilog=f"networks: {NAMES}; or export: folded and exported networks"
+    )
     parser.add_argument(
         "--only", nargs="+", metavar="NAME", help="measure these networks; * stands for anything (all of them)"
     )

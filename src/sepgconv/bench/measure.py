@@ -77,7 +77,7 @@ class Worker:
 
     def __init__(self, case: Case, settings: Settings, python: str | None = None) -> None:
         self.case = case
-        networks = HERE / ("escnn_networks.py" if case.kind == "escnn" else "networks.py")
+        networks = HERE / {"escnn": "escnn_networks.py", "export": "export_networks.py"}.get(case.kind, "networks.py")
         task = {
             **{name: getattr(settings, name) for name in ("threads", "compile", "tune")},
             **_extent(case, settings),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -41,6 +42,10 @@ class Split:
 
     def __repr__(self) -> str:
         return f"Split({len(self)} images of {'×'.join(map(str, self.images.shape[1:]))})"
+
+    def pixels(self, index: Tensor | slice) -> Tensor:
+        """The images of an index."""
+        return self.images[index]
 
     def take(self, index: Tensor) -> Split:
         """The images that an index tensor or a mask names."""
@@ -104,15 +109,37 @@ class DataSet:
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:
-        # A histogram gives exact moments of uint8 data without a float copy of all of it.
-        levels = torch.arange(256, dtype=torch.float64) / 255
-        counts = torch.stack(
-            [plane.reshape(-1).bincount(minlength=256) for plane in self.train.images.unbind(1)]
-        ).double()
-        weights = counts / counts.sum(1, keepdim=True)
-        mean = weights @ levels
-        variance = (weights * (levels - mean[:, None]).square()).sum(1)
-        return mean, variance.sqrt()
+        return moments(self.train)
+
+
+class Pixels(Protocol):
+    """Images that can be had a few at a time."""
+
+    def __len__(self) -> int: ...
+
+    def pixels(self, index: slice) -> Tensor:
+        """The images of an index, as uint8 `(n, c, y, x)`."""
+        ...
+
+
+def moments(split: Pixels) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel, pixels scaled to [0, 1].
+
+    A histogram gives exact moments of uint8 data, a few images at a time and without a float copy of all of them.
+
+    Shapes:
+        returns `(c,)` and `(c,)`, float64.
+    """
+    levels = torch.arange(256, dtype=torch.float64) / 255
+    counts = sum(
+        torch.stack([plane.reshape(-1).bincount(minlength=256) for plane in split.pixels(slice(i, i + 256)).unbind(1)])
+        for i in range(0, len(split), 256)
+    )
+    weights = torch.as_tensor(counts, dtype=torch.float64)
+    weights = weights / weights.sum(1, keepdim=True)
+    mean = weights @ levels
+    variance = (weights * (levels - mean[:, None]).square()).sum(1)
+    return mean, variance.sqrt()
 
 
 def stratified(labels: Tensor, count: int, seed: int) -> Tensor:

@@ -59,7 +59,7 @@ def fetch(remote: Remote, folder: Path, *, progress: bool = True) -> Path:
         DataUnavailable: no mirror gave the file; the message lists each with its reason.
     """
     problems = []
-    with _locked(folder):
+    with locked(folder):
         for url in remote.urls:
             downloader = _Resuming(folder / f"{remote.name}.part", progress)
             try:
@@ -159,7 +159,7 @@ def _reason(error: Exception) -> str:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Let one process at a time download into a folder: two that append to one part would spoil it."""
     try:
         import fcntl

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import stat
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
+from einops import rearrange
 from jaxtyping import UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.ExifTags import Base
@@ -22,6 +24,41 @@ KINDS = ("PNG", "JPEG", "MPO", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "JPEG2000",
 GREYS = ("1", "L", "LA", "La")
 BITS, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0  # TIFF tags, and a value of the second
 DARK = 64  # a picture without a brighter pixel is said to be dark
+LARGEST_SIZE = 4096
+Resize = Literal["pad", "crop"]
+
+
+@dataclass(frozen=True)
+class Framing:
+    """How a file of any size becomes an image of one shape, never distorted.
+
+    Args:
+        size: height and width of the images.
+        channels: 1 or 3.
+        resize: of a file that is not square: `pad` scales all of it into the image and fills up with black, `crop`
+            scales the largest square in its middle.
+        crop: take only so many pixels from the middle of the file, before it is scaled; what is smaller is padded.
+    """
+
+    size: int
+    channels: int = 1
+    resize: Resize = "pad"
+    crop: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.size, int) or not 1 <= self.size <= LARGEST_SIZE:
+            raise ValueError(f"size must be a whole number of 1 to {LARGEST_SIZE} pixels, got {self.size!r}")
+        if self.channels not in (1, 3):
+            raise ValueError(f"channels must be 1 or 3, got {self.channels!r}")
+        if self.resize not in get_args(Resize):
+            raise ValueError(f"resize must be one of {', '.join(get_args(Resize))}; got {self.resize!r}")
+        if self.crop is not None and not (isinstance(self.crop, int) and 1 <= self.crop <= LARGEST_SIZE):
+            raise ValueError(f"crop must be a whole number of 1 to {LARGEST_SIZE} pixels, got {self.crop!r}")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        return self.channels, self.size, self.size
 
 
 class Picture(NamedTuple):
@@ -31,32 +68,31 @@ class Picture(NamedTuple):
     notes: tuple[str, ...]
 
 
-def read_image(path: str | os.PathLike[str], shape: tuple[int, int, int], *, invert: bool = False) -> Picture:
+def read_image(path: str | os.PathLike[str], framing: Framing, *, invert: bool = False, frames: bool = True) -> Picture:
     """Reads an image file into a shape.
 
     Values are scaled to eight bits: integers by the range of their type, floats from [0, 1]. Transparent parts are put
-    on black. The image is turned upright if its EXIF data says so, made grey or colour, and scaled; what is not
-    square is padded with black. Of several frames the first one counts.
+    on black. The image is turned upright if its EXIF data says so, made grey or colour, cropped and scaled.
 
     Args:
         path: of the file, one of `KINDS`.
-        shape: channels (1 or 3), height, width.
+        framing: the shape, and what becomes of files that have another.
         invert: swap dark and light; transparent parts are then put on white, so that they end up black as well.
+        frames: whether a file may have several frames, of which the first one counts.
 
     Raises:
         OSError: the file is not there or may not be read.
         ValueError: it is not an image, damaged, too large, or its values have no agreed range.
     """
-    channels, height, width = shape
-    if channels not in (1, 3):
-        raise ValueError(f"images must have 1 or 3 channels, got {channels}")
     path = Path(path)
-    image, notes = _open(path)
+    image, notes = _open(path, frames)
     ground = 255 if invert else 0
     if image.has_transparency_data:
         notes.append(f"transparent parts on {'white' if invert else 'black'}")
         image = _on(image, ground)
-    mode = "L" if channels == 1 else "RGB"
+    mode = "L" if framing.channels == 1 else "RGB"
+    if image.mode == "CMYK":
+        notes.append("CMYK to RGB without its colour profile")
     if (image.mode in GREYS) != (mode == "L"):
         notes.append("colour to grey" if mode == "L" else "grey to colour")
     try:
@@ -66,11 +102,8 @@ def read_image(path: str | os.PathLike[str], shape: tuple[int, int, int], *, inv
     if invert:
         notes.append("inverted")
         image = ImageOps.invert(image)
-    if image.size != (width, height):
-        padded = ", padded with black" if image.width * height != image.height * width else ""
-        notes.append(f"{image.width}×{image.height} to {width}×{height}{padded}")
-        image = _fit(image, width, height)
-    pixels = torch.from_numpy(np.array(image)).reshape(height, width, channels).permute(2, 0, 1).contiguous()
+    image = _framed(image, framing, notes)
+    pixels = rearrange(torch.from_numpy(np.array(image)).reshape(*image.size, -1), "y x c -> c y x").contiguous()
     if (brightest := int(pixels.max())) < DARK:
         notes.append(f"dark: no value above {brightest} of 255")
     elif int(pixels.min()) == brightest:
@@ -78,7 +111,7 @@ def read_image(path: str | os.PathLike[str], shape: tuple[int, int, int], *, inv
     return Picture(pixels, tuple(notes))
 
 
-def _open(path: Path) -> tuple[Image.Image, list[str]]:
+def _open(path: Path, several: bool) -> tuple[Image.Image, list[str]]:
     """The first frame, upright and of eight bits, and notes."""
     status = path.stat()  # raises the OSError that names what is wrong with the path
     if not stat.S_ISREG(status.st_mode):
@@ -94,6 +127,8 @@ def _open(path: Path) -> tuple[Image.Image, list[str]]:
                 file.verify()  # checksums, where a kind has them; the file must then be opened anew
             with Image.open(path, formats=kinds) as file:
                 frames = getattr(file, "n_frames", 1)
+                if frames > 1 and not several:
+                    raise _Unreadable(f"has {frames} frames, and which one is meant is not known")
                 notes = [f"first of {frames} frames"] if frames > 1 else []
                 file.seek(0)
                 if file.getexif().get(Base.Orientation, 1) in range(2, 9):
@@ -173,10 +208,32 @@ def _on(image: Image.Image, ground: int) -> Image.Image:
     return Image.composite(opaque, Image.new(opaque.mode, opaque.size, (ground,) * len(opaque.getbands())), alpha)
 
 
-def _fit(image: Image.Image, width: int, height: int) -> Image.Image:
+def _framed(image: Image.Image, framing: Framing, notes: list[str]) -> Image.Image:
+    """An image cropped and scaled; what was done is noted."""
+    before, size = f"{image.width}×{image.height}", framing.size
+    if framing.crop is not None and image.size != (framing.crop, framing.crop):
+        notes.append(f"middle {framing.crop}×{framing.crop} of {before}")
+        image = _middle(image, framing.crop)
+    if image.width != image.height and framing.resize == "crop":
+        notes.append(f"cropped from {image.width}×{image.height}")
+        image = _middle(image, min(image.size))
+    if image.size != (size, size):
+        padded = ", padded with black" if image.width != image.height else ""
+        notes.append(f"{image.width}×{image.height} to {size}×{size}{padded}")
+        image = _fit(image, size)
+    return image
+
+
+def _middle(image: Image.Image, size: int) -> Image.Image:
+    """The square in the middle, with black where the image does not reach."""
+    left, top = (image.width - size) // 2, (image.height - size) // 2
+    return image.crop((left, top, left + size, top + size))
+
+
+def _fit(image: Image.Image, size: int) -> Image.Image:
     """An image scaled to fit, in the middle of black; a thin one keeps a pixel (`ImageOps.pad` would lose it)."""
-    factor = min(width / image.width, height / image.height)
-    size = max(1, round(factor * image.width)), max(1, round(factor * image.height))
-    canvas = Image.new(image.mode, (width, height))
-    canvas.paste(image.resize(size, Image.Resampling.BICUBIC), ((width - size[0]) // 2, (height - size[1]) // 2))
+    factor = min(size / image.width, size / image.height)
+    width, height = max(1, round(factor * image.width)), max(1, round(factor * image.height))
+    canvas = Image.new(image.mode, (size, size))
+    canvas.paste(image.resize((width, height), Image.Resampling.BICUBIC), ((size - width) // 2, (size - height) // 2))
     return canvas

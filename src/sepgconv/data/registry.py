@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import amat, cifar, galaxy10, mnist, variants
+from . import amat, cifar, first_galaxies, galaxy10, mnist, variants
 from .dataset import DataSet, Split
 from .files import Source, locate
 from .places import data_root, search_folders
@@ -156,6 +156,14 @@ ENTRIES = {
         ),
         Entry("digits3d", (1, 16, 16, 16), (4_500, 500, 1_000), _DIGITS, _read_volumes),
         Entry("signals", (1, 128), (3_000, 600, 1_200), _KINDS, _read_signals),
+        Entry(
+            first_galaxies.NAME,
+            (1, first_galaxies.SIZE, first_galaxies.SIZE),
+            (1_405, 353, 400),
+            first_galaxies.CLASSES,
+            first_galaxies.read,
+            first_galaxies.SOURCE,
+        ),
         Entry("galaxy10", (3, 69, 69), (17_429, 2_178, 2_178), galaxy10.CLASSES, galaxy10.read, galaxy10.SOURCE),
     )
 }

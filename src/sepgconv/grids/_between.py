@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sepgconv.grids._axis import Axis
 from sepgconv.grids._grid import Grid
-from sepgconv.groups import O2, SO2, OneParameter
+from sepgconv.groups import OneParameter
 
 
 def circle_matrix(count: int, places: Float[Tensor, "n"]) -> Float[Tensor, "n count"]:
@@ -26,7 +26,7 @@ def line_matrix(count: int, places: Float[Tensor, "n"]) -> Float[Tensor, "n coun
     result = torch.zeros(len(places), count, dtype=torch.float64)
     width = min(count, 4)
     for row, place in enumerate(places.tolist()):
-        if not -1e-6 <= place <= count - 1 + 1e-6:
+        if not -1e-9 <= place <= count - 1 + 1e-9:
             continue
         first = min(max(math.floor(place) - 1, 0), count - width)
         nodes = range(first, first + width)
@@ -35,9 +35,20 @@ def line_matrix(count: int, places: Float[Tensor, "n"]) -> Float[Tensor, "n coun
     return result
 
 
-def circles(axis: Axis) -> int:
-    """How many circles an axis consists of: one of rotations, another one of mirrored ones; 0 where it is none."""
-    return {SO2: 1, O2: 2}.get(type(axis.group), 0)
+def steps_of(axis: Axis, element: Float[Tensor, "dim"]) -> float:
+    """By how many cells an element moves an axis that is a line, a circle, or a circle and its mirror image."""
+    group, element = axis.group, element.double()
+    if group.circles:
+        turn = group.coordinates(element)
+        if torch.linalg.det(group.matrix(element)) > 0:  # no mirror
+            angle = group.log(element)[0] if isinstance(group, OneParameter) else torch.atan2(turn[1], turn[0])
+            return angle.item() / axis.cell
+    elif isinstance(group, OneParameter):
+        return group.log(element)[0].item() / axis.cell if axis.cell else 0.0
+    raise ValueError(
+        f"features at {axis.count} {axis.keyword} of {group.name} cannot be moved by an element between the grid's: "
+        f"{group.describe(element)}"
+    )
 
 
 def move_between(
@@ -45,36 +56,21 @@ def move_between(
 ) -> tuple[Tensor, Tensor]:
     """f(·, g⁻¹h) for an element between the grid's, and which h of the result are defined.
 
-    Rotations of the plane are interpolated by waves, which is exact for features that the grid can hold; scales by
-    cubics. With `trim`, so many elements at both ends of a truncated axis count as undefined, before and after.
+    Rotations are interpolated by waves, which is exact for features that the grid can hold; scales by cubics. With
+    `trim`, so many elements at both ends of a truncated axis count as undefined, before and after the move.
     """
     x = features.unflatten(2, grid.shape)
     valid = torch.ones(grid.shape, dtype=torch.bool)
-    parts = element.double().split([axis.group.dim for axis in grid.axes])
-    for part, (axis, own) in enumerate(zip(grid.axes, parts, strict=True)):
-        places, step = _step(axis, own)
-        if places is not None:
-            x = x.index_select(2 + part, places.to(x.device))
-        if axis.group.compact:
-            blocks = [circle_matrix(axis.count, torch.arange(axis.count, dtype=torch.float64) - step)] * circles(axis)
-            matrix = torch.block_diag(*blocks) if step else torch.eye(axis.size, dtype=torch.float64)
+    elements = element.split([axis.group.dim for axis in grid.axes])
+    for part, (axis, own) in enumerate(zip(grid.axes, elements, strict=True)):
+        step = steps_of(axis, own)
+        places = torch.arange(axis.count, dtype=torch.float64) - step
+        if axis.group.circles:
+            matrix = torch.block_diag(*[circle_matrix(axis.count, places)] * axis.group.circles)
         else:
-            before = torch.arange(axis.count, dtype=torch.float64) - step
-            matrix, ends = line_matrix(axis.count, before), torch.stack([before, before + step])
-            lost = (ends.amin(0) < trim - 1e-6) | (ends.amax(0) > axis.count - 1 - trim + 1e-6)
+            matrix = line_matrix(axis.count, places)
+            ends = torch.stack([places, places + step])  # before and after
+            lost = (ends.amin(0) < trim - 1e-9) | (ends.amax(0) > axis.count - 1 - trim + 1e-9)
             valid.index_fill_(part, lost.nonzero().flatten(), False)
         x = torch.movedim(torch.movedim(x, 2 + part, -1) @ matrix.to(x).mT, -1, 2 + part)
     return x.flatten(2, 1 + len(grid.axes)), valid.flatten()
-
-
-def _step(axis: Axis, element: Float[Tensor, "dim"]) -> tuple[Tensor | None, float]:
-    """An element as a move from grid element to grid element, and by how many cells after that."""
-    places = axis.places(element)
-    if isinstance(axis.group, O2):
-        mirror = torch.stack([torch.zeros_like(element[0]), element[1]])
-        return axis.places(mirror), element[0].item() / axis.cell
-    if isinstance(axis.group, OneParameter):
-        return None, axis.group.log(element).item() / (axis.cell or 1.0)
-    if places is None:
-        raise ValueError(f"features cannot be moved by {axis.group.describe(element)}, between the elements of {axis}")
-    return places, 0.0

@@ -53,6 +53,8 @@ class Group:
     """Whether a grid covers all of it; otherwise grids are truncated."""
     commutes: ClassVar[bool] = False
     """Whether a·b = b·a for all elements."""
+    circles: ClassVar[int] = 0
+    """Into how many circles of equidistant rotations its grids fall, one after the other."""
     counts: ClassVar[tuple[int, ...]] = ()
     """The counts in which it can be sampled, where not all are possible."""
 

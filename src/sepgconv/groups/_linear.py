@@ -65,6 +65,7 @@ class SO2(OneParameter):
 
     name = "rotation"
     period = 2 * math.pi
+    circles = 1
 
     def __post_init__(self) -> None:
         if self.space < 2:

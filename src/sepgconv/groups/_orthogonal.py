@@ -23,7 +23,7 @@ class O2(Group):
     space: int = 2
 
     name = "orthogonal"
-    dim, dimension, numbers = 2, 1, 2
+    dim, dimension, numbers, circles = 2, 1, 2, 2
     seen = (Coordinate("rotation", 2), Coordinate("mirror"))
 
     def __post_init__(self) -> None:

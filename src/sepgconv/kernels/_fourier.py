@@ -15,6 +15,8 @@ from sepgconv.kernels._window import ball
 
 ABOVE = 0.008
 """Share of a kernel's energy that may lie above the cut-off, as measured on a lattice: less than 0.01 in truth."""
+CUTOFF = 0.4
+"""Cycles per pixel, if none are asked for."""
 HARMONICS = 3
 """The highest frequency along a circle of H, and one less than the number of waves along a line."""
 FINE = {1: 8, 2: 4, 3: 3}
@@ -32,7 +34,7 @@ class FourierBasis(Parametrisation):
     def __init__(self, domain: Domain, out_features: int, config: KernelConfig) -> None:
         waves, mixing = (), ((1.0,),)
         if domain.space and domain.radius:
-            waves, mixing = band_limited(domain.space, domain.radius, domain.edge, config.cutoff)
+            waves, mixing = band_limited(domain.space, domain.radius, domain.edge, config.cutoff or CUTOFF)
         along = math.prod(_width(coordinate) for coordinate in domain.coordinates)
         super().__init__(domain.columns, out_features)
         self.domain, self.waves, self.mixing = domain, waves, mixing

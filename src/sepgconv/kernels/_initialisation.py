@@ -13,7 +13,7 @@ from sepgconv.grids import Axis
 from sepgconv.groups import OneParameter
 from sepgconv.kernels._factors import Factor, Term
 from sepgconv.kernels._parametrisation import Parametrisation
-from sepgconv.kernels._prefilter import filtered, filtered_rows
+from sepgconv.kernels._prefilter import filtered
 
 if TYPE_CHECKING:
     from sepgconv.kernels._kernel import GroupKernel
@@ -187,7 +187,7 @@ def _seen_from(
     window: Tensor,
 ) -> Float[Tensor, "*axes u"]:
     filtering = kernel.prefilter if term.spatial else None
-    rows, shape = filtered_rows(kernel, factor, place) if filtering else kernel.coordinates(factor, positions, place)
+    rows, shape = kernel.filtered_rows(factor, place) if filtering else kernel.coordinates(factor, positions, place)
     units = network.features(rows) if network and network.in_features else rows.new_ones(len(rows), 1)
     units = units.reshape(*shape, -1)
     if filtering:

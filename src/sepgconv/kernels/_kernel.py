@@ -12,7 +12,7 @@ from sepgconv.kernels._factors import Factor, Term
 from sepgconv.kernels._initialisation import initialise
 from sepgconv.kernels._networks import PARAMETRISATIONS, KernelConfig
 from sepgconv.kernels._parametrisation import Domain, Parametrisation
-from sepgconv.kernels._prefilter import Prefilter, filtered, filtered_rows, filtered_window
+from sepgconv.kernels._prefilter import Prefilter, filtered
 from sepgconv.kernels._window import ball, taps
 
 Values = Float[Tensor, "*#o_h_k #i #j"]
@@ -75,15 +75,15 @@ class GroupKernel(nn.Module):
         # |h⁻¹x| in these units ends at 1; the largest scale fills the window.
         self.radius = (kernel_size + 1) / 2 / grid.widening
         self.edge = min(1 / self.radius, 1.0)
-        self.prefilter = None
-        if config.prefilter is not None and kernel_size > 1:  # one tap has no frequencies to take away
-            self.prefilter = Prefilter(config.prefilter, self.radius, grid.space)
         domains = [
             Domain(grid.space * ("x" in n), tuple(f), self.radius if kernel_size > 1 else 0.0, self.edge)
             for n, f in zip(seen, found, strict=True)
         ]
         make, sizes = PARAMETRISATIONS[config.parametrisation], zip(domains, self.widths, strict=True)
         self.networks = nn.ModuleList(make(domain, math.prod(widths), config) for domain, widths in sizes)
+        self.prefilter = None
+        if config.parametrisation == "network" and config.cutoff is not None and kernel_size > 1:
+            self.prefilter = Prefilter(config.cutoff, self.radius, grid.space)
         self.gain = UNIT ** len(factors) / math.sqrt(channels[0] * self._reference_taps())
         rank = range(len(self.names))
         parts = [tuple(part for part in rank if self.columns(part, names)) for names in seen]
@@ -198,13 +198,29 @@ class GroupKernel(nn.Module):
             positions = (group.matrix(back) * positions.unsqueeze(-2)).sum(-1)
             dets = dets / group.det(back).abs()
         if self.prefilter:
-            window = filtered_window(self, positions)
+            window = self._filtered_window(positions)
         else:
             window = ball(positions.square().sum(-1).sqrt(), self.edge)
         if self.kernel_size > 1:  # a kernel of one tap is a point mass, δ(h⁻¹x)/|det h| = δ(x)
             window = window / dets[:, None]
         shape = (*self.grid.shape, positions.shape[1])
         return positions.reshape(*shape, -1), window.reshape(shape)
+
+    def _filtered_window(self, positions: Float[Tensor, "o k d"]) -> Float[Tensor, "o k"]:
+        """What a filtered kernel is still to be multiplied by: its factors hold the window, if one of them sees x."""
+        if any("x" in factor.coordinates.split() for factor in self.factors):
+            return torch.ones_like(positions[..., 0])
+        assert self.prefilter is not None
+        return filtered(self.prefilter.spread(positions, self.lattice), self.lattice_window[:, None])[..., 0]
+
+    def filtered_rows(
+        self, factor: Factor, element: tuple[int, ...] | None = None
+    ) -> tuple[Float[Tensor, "rows n"], tuple[int, ...]]:
+        """As `coordinates`, at the prefilter's lattice instead of the taps: `(m,)` for a factor of x alone."""
+        places = self.lattice.expand(*self.grid.shape, *self.lattice.shape)
+        if factor.coordinates == "x":
+            return self.lattice, (len(self.lattice),)
+        return self.coordinates(factor, places, element)
 
     def relative(self, part: int) -> Float[Tensor, "n c"]:
         """Coordinates of one part's distinct relative elements ε⁻¹(h⁻¹h̃)ε̃, scaled to [−1, 1]."""
@@ -255,7 +271,7 @@ class GroupKernel(nn.Module):
         """One factor's values on the current grids."""
         term, rank = self.terms[number], len(self.names)
         if term.spatial and self.prefilter:
-            rows, shape = filtered_rows(self, self.factors[number])
+            rows, shape = self.filtered_rows(self.factors[number])
             sampled = self.networks[number](rows).reshape(*shape, -1) * self.lattice_window[:, None]
             values = filtered(self.prefilter.spread(positions, self.lattice), sampled)
             around = (*self.grid.shape, *(1,) * rank) if len(shape) == 1 else values.shape[: 2 * rank]

@@ -26,9 +26,9 @@ class KernelConfig:
         omega0: frequency multiplier ω₀ of the sine layers: small is smooth. Other activations ignore it.
         activation: `sine` (a SIREN), or `relu`, `leaky_relu`, `silu`.
         parametrisation: a name out of `PARAMETRISATIONS`: `network`, to which all of these belong, or `fourier`.
-        cutoff: of `fourier`, in cycles per pixel: at most a hundredth of a kernel's energy lies above it.
-        prefilter: frequency in cycles per pixel, at the smallest scale, above which kernels are low-passed; None for
-            kernels as they come. 0.5 is what pixels hold. Kernels of one tap are exempt.
+        cutoff: frequency in cycles per pixel, at the smallest scale, above which kernels are low-passed; None for
+            kernels as they come. 0.5 is what pixels hold. Kernels of one tap are exempt. In the basis `fourier` at most
+            a hundredth of a kernel's energy lies above it, and None stands for 0.4.
     """
 
     hidden: int = 64
@@ -36,8 +36,7 @@ class KernelConfig:
     omega0: float = 10.0
     activation: str = "sine"
     parametrisation: str = "network"
-    cutoff: float = 0.4
-    prefilter: float | None = None
+    cutoff: float | None = None
 
     def __post_init__(self) -> None:
         if self.hidden < 1:
@@ -51,12 +50,10 @@ class KernelConfig:
         if self.parametrisation not in PARAMETRISATIONS:
             allowed = ", ".join(PARAMETRISATIONS)
             raise ValueError(f"parametrisation must be one of {allowed}; got {self.parametrisation!r}")
-        if not (math.isfinite(self.cutoff) and self.cutoff > 0):
-            raise ValueError(f"cutoff must be a positive number of cycles per pixel, got {self.cutoff!r}")
-        if self.prefilter is not None and not 0 < self.prefilter <= 0.5:
+        if self.cutoff is not None and not 0 < self.cutoff <= 0.5:
             raise ValueError(
-                f"prefilter must be positive and at most 0.5 cycles per pixel, which pixels can just hold; "
-                f"got {self.prefilter!r}"
+                f"cutoff must be positive and at most 0.5 cycles per pixel, which pixels can just hold; "
+                f"got {self.cutoff!r}"
             )
 
 

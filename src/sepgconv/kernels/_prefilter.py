@@ -8,17 +8,12 @@ their sizes in pixels hold at the smallest scale: fixed in pixels at every scale
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sepgconv.kernels._factors import Factor
 from sepgconv.kernels._window import ball
-
-if TYPE_CHECKING:
-    from sepgconv.kernels._kernel import GroupKernel
 
 SPACING = 0.5
 """Distance between the points of the lattice, in pixels at the smallest scale."""
@@ -41,8 +36,8 @@ class Prefilter:
     def __post_init__(self) -> None:
         if self.reach >= self.radius:
             raise ValueError(
-                f"prefilter={self.cutoff:g} needs a filter that reaches {self.reach:.3g} pixels, but the kernel ends "
-                f"after {self.radius:.3g} at its smallest scale; take one above {0.5 / self.radius:.3g}, or a "
+                f"cutoff={self.cutoff:g} needs a filter that reaches {self.reach:.3g} pixels, but the kernel ends "
+                f"after {self.radius:.3g} at its smallest scale; take a cutoff above {0.5 / self.radius:.3g}, or a "
                 "larger kernel"
             )
 
@@ -89,19 +84,3 @@ def filtered(spread: Float[Tensor, "*o k m"], values: Float[Tensor, "*o_h m c"])
         return (spread.double() @ wide).to(values)
     rank = spread.ndim - 2
     return (spread.double().reshape(*spread.shape[:-2], *(1,) * rank, *spread.shape[-2:]) @ wide).to(values)
-
-
-def filtered_rows(
-    kernel: "GroupKernel", factor: Factor, element: tuple[int, ...] | None = None
-) -> tuple[Float[Tensor, "rows n"], tuple[int, ...]]:
-    """As `GroupKernel.coordinates`, at the lattice instead of the taps: `(m,)` for a factor of x alone."""
-    if factor.coordinates == "x":
-        return kernel.lattice, (len(kernel.lattice),)
-    return kernel.coordinates(factor, kernel.lattice.expand(*kernel.grid.shape, *kernel.lattice.shape), element)
-
-
-def filtered_window(kernel: "GroupKernel", positions: Float[Tensor, "o k d"]) -> Float[Tensor, "o k"]:
-    """What a filtered kernel is still to be multiplied by: its factors hold the window, if one of them sees x."""
-    if kernel.prefilter is None or any("x" in factor.coordinates.split() for factor in kernel.factors):
-        return torch.ones_like(positions[..., 0])
-    return filtered(kernel.prefilter.spread(positions, kernel.lattice), kernel.lattice_window[:, None])[..., 0]

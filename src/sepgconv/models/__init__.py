@@ -8,9 +8,10 @@ from torch import nn
 
 from sepgconv.grids import Grid
 from sepgconv.models._allcnn import allcnnc
+from sepgconv.models._load import load, weights
 from sepgconv.models._resnet import resnet
 
-__all__ = ["allcnnc", "create", "list", "resnet"]
+__all__ = ["allcnnc", "create", "list", "load", "resnet", "weights"]
 
 _MODELS: dict[str, Callable[..., nn.Module]] = {"allcnnc": allcnnc, "resnet": resnet}
 

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sepgconv.grids import Grid
-from sepgconv.grids._between import circle_matrix, circles
+from sepgconv.grids._between import circle_matrix
 from sepgconv.nn._check import floating
 
 REDUCTIONS = ("max", "mean", "sum", "logsumexp", "peak")
@@ -34,8 +34,7 @@ class GroupPool(nn.Module):
         space: True to reduce space in the same way, `max`, `mean` or `sum` to reduce it so before the subgroup, or
             False to keep it; features then become an ordinary image `(b, c, y, x)`.
         sharpness: β of `logsumexp`: close to 0 it is the mean, and the maximum for large β.
-        grid: where the features live; `peak` has to know which axes are circles; mirrored rotations are
-            one of their own. Other axes get their maximum.
+        grid: where the features live; `peak` has to know which axes are circles. Other axes get their maximum.
 
     Shapes:
         `(b, c, h, y, x)` → `(b, c)`, or `(b, c, y, x)` with `space=False`
@@ -52,7 +51,7 @@ class GroupPool(nn.Module):
             raise ValueError(f"sharpness must be a positive number, got {sharpness!r}")
         self.grid = None
         if reduce == "peak":
-            if grid is None or not any(circles(axis) for axis in grid.axes):
+            if grid is None or not _circles(grid):
                 raise ValueError(
                     f"reduce='peak' needs a grid with rotations of the plane, whose h axis is a circle; got {grid}"
                 )
@@ -83,17 +82,22 @@ def _reduce(features: Tensor, reduce: str, dims: tuple[int, ...]) -> Tensor:
     return {"max": features.amax, "mean": features.mean, "sum": features.sum}[reduce](dim=dims)
 
 
+def _circles(grid: Grid) -> list[int]:
+    """Which axes of a grid are circles, or several of them."""
+    return [part for part, axis in enumerate(grid.axes) if axis.group.circles]
+
+
 def _peaks(features: Float[Tensor, "b c h *space"], grid: Grid) -> Float[Tensor, "b c rest *space"]:
-    """The maximum over every circle of the grid, at each element of its other axes and on both sides of a mirror."""
+    """The maximum over every circle of the grid, at each element of its other axes."""
     if features.shape[2] != grid.size:
         raise ValueError(
             f"the h axis has length {features.shape[2]} but the grid has {grid.size} elements: "
             f"input {tuple(features.shape)}, {grid}"
         )
     split = features.unflatten(2, grid.shape)
-    for part, axis in enumerate(grid.axes):
-        if circles(axis):
-            split = circle_maximum(split.unflatten(2 + part, (circles(axis), axis.count)), 3 + part).squeeze(3 + part)
+    for part in _circles(grid):
+        circles = split.unflatten(2 + part, (grid.axes[part].group.circles, grid.axes[part].count))
+        split = circle_maximum(circles, 3 + part).squeeze(3 + part)
     return split.flatten(2, 1 + len(grid.axes))
 
 

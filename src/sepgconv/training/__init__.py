@@ -4,9 +4,11 @@ from .checkpoints import Checkpoints
 from .config import GridConfig, NetworkConfig, OptimiserConfig
 from .datamodule import Augment, Images
 from .history import History
+from .loaders import Loaders
 from .module import Classifier
 from .nonfinite import NonFiniteError
 from .run import fit
+from .trained import Trained, load_trained
 
 __all__ = [
     "Augment",
@@ -15,8 +17,11 @@ __all__ = [
     "GridConfig",
     "History",
     "Images",
+    "Loaders",
     "NetworkConfig",
     "NonFiniteError",
     "OptimiserConfig",
+    "Trained",
     "fit",
+    "load_trained",
 ]

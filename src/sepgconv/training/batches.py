@@ -6,6 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from sepgconv.data import Split
+from sepgconv.data.folders import StoredSplit
 
 from .module import PADDING
 from .seeding import generator
@@ -52,7 +53,14 @@ class Batches:
     batch_sampler = None  # Lightning asks every loader that has a sampler
 
     def __init__(
-        self, split: Split, batch_size: int, prepare: Prepare, *, seed: int | None = None, rank: int = 0, world: int = 1
+        self,
+        split: Split | StoredSplit,
+        batch_size: int,
+        prepare: Prepare,
+        *,
+        seed: int | None = None,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
         if batch_size < 1 or (seed is not None and batch_size > len(split)):
             raise ValueError(f"batch_size must lie between 1 and the {len(split)} images there are, got {batch_size}")
@@ -85,9 +93,9 @@ class Batches:
     def _batch(self, indices: Tensor, batch: int) -> tuple[Tensor, Tensor]:
         share = -(-len(indices) // self.world)
         mine = indices[self.rank * share : (self.rank + 1) * share]
-        images, labels = self.split.images[mine], self.split.labels[mine]
+        images, labels = self.split.pixels(mine), self.split.labels[mine]
         if missing := share - len(mine):
-            images = torch.cat([images, self.split.images[:1].expand(missing, -1, -1, -1)])
+            images = torch.cat([images, self.split.pixels(slice(0, 1)).expand(missing, -1, -1, -1)])
             labels = torch.cat([labels, labels.new_full((missing,), PADDING)])
         random = None if self.seed is None else generator(self.seed, self.sampler.epoch, batch, self.rank)
         return self.prepare(images, random), labels

@@ -13,9 +13,10 @@ from lightning.pytorch.cli import LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning_utilities.core.rank_zero import rank_zero_info
 
-from . import signals, storage
+from . import recipes, signals, storage
 from .checkpoints import Checkpoints
 from .datamodule import Images
+from .from_folder import complete
 from .history import History
 from .module import Classifier
 from .parser import RecipeParser
@@ -72,6 +73,14 @@ class TrainingCLI(LightningCLI):
         """Parses what `main` was given."""
         self.config = parser.parse_args(args)
 
+    def before_instantiate_classes(self) -> None:
+        """A network for images of a folder is made for these."""
+        recipe = self.config[self.config.subcommand]
+        if recipe.data.folder is not None:
+            complete(recipe)
+        elif recipe.trainer.max_epochs is None and recipe.trainer.max_steps == -1 and recipe.trainer.max_time is None:
+            raise ValueError("trainer.max_epochs must be a number, unless it follows from a folder: set --data.folder")
+
     def _parse_ckpt_path(self) -> None:
         # LightningCLI would replace the recipe's model by the checkpoint's; here the two must agree.
         pass
@@ -123,7 +132,7 @@ def main(arguments: Sequence[str]) -> int:
     """Runs a command."""
     quieten()
     try:
-        TrainingCLI(arguments)
+        TrainingCLI(recipes.resolve(recipes.for_folder(arguments)))
     except BaseException as error:
         if (number := signals.cause(error)) is None:
             raise

@@ -48,6 +48,10 @@ def check(checkpoint: Any) -> None:
             _count(checkpoint[name], name)
     if checkpoint.get("Images", {}) != {}:  # a run on other data than `Images` has nothing to say
         _check_images(_mapping(checkpoint, "Images"))
+    if "preparation" in checkpoint:
+        said = _mapping(checkpoint, "preparation")
+        _check_said(said, "preparation")
+        _mapping(said, "framing")
     if "run" in checkpoint:
         _check_plain(_mapping(checkpoint, "run"), "run")
         for name in checkpoint["run"]:
@@ -70,17 +74,22 @@ def check_network(settings: Mapping[str, Any]) -> None:
         )
 
 
-def _check_images(images: Mapping[str, Any]) -> None:
-    _check_plain(images, "Images")
+def _check_said(images: Mapping[str, Any], part: str) -> None:
+    """How images are prepared and what their classes are called."""
+    _check_plain(images, part)
     numbers = {name: images.get(name) for name in ("mean", "std")}
     for name, values in numbers.items():
         if not isinstance(values, list | tuple) or not values:
-            raise ValueError(f"Images.{name} must be a list of numbers, got {_short(values)}")
+            raise ValueError(f"{part}.{name} must be a list of numbers, got {_short(values)}")
         for value in values:
-            _number(value, f"Images.{name}")
+            _number(value, f"{part}.{name}")
     names = images.get("class_names")
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"Images.class_names must be a list of names, got {_short(names)}")
+        raise ValueError(f"{part}.class_names must be a list of names, got {_short(names)}")
+
+
+def _check_images(images: Mapping[str, Any]) -> None:
+    _check_said(images, "Images")
     for name in ("settings", "position"):
         if name in images:
             _mapping(images, name)

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric, Metric
 
-from . import contents, settings
+from . import contents, preparation, settings
+from .begin import begin_with
 from .compilation import compile_in_place
 from .config import GridConfig, NetworkConfig, OptimiserConfig, network_config
+from .confusion import Confusion
 from .nonfinite import NonFiniteError, advice, finite, first_bad_gradient, first_bad_output
 from .seeding import derive
 
@@ -55,8 +57,11 @@ class Classifier(LightningModule):
         grid: the group and its sampling.
         optimiser: the optimiser and its schedule.
         label_smoothing: of the cross-entropy in training.
+        class_weights: whether rare classes weigh more in the loss of training: each by one over its number of images.
         channels_last: whether images go through the network in that memory format.
         compile: whether to compile the network with `torch.compile`; or the name of one of its backends.
+        start: trained weights to begin with, a name out of `models.weights()` or a checkpoint; the last layer is drawn
+            anew if it has other classes.
         seed: of all that is random in a step.
 
     Shapes:
@@ -70,20 +75,26 @@ class Classifier(LightningModule):
         optimiser: OptimiserConfig = OptimiserConfig(),
         *,
         label_smoothing: float = 0.0,
+        class_weights: bool = False,
         channels_last: bool = False,
         compile: bool | str = False,
+        start: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing must lie in [0, 1), got {label_smoothing!r}")
         self.network, self.grid, self.optimiser = network, grid, optimiser
-        self.label_smoothing, self.channels_last, self.seed = label_smoothing, channels_last, seed
-        plain = {"label_smoothing": label_smoothing, "channels_last": channels_last, "compile": compile, "seed": seed}
+        self.label_smoothing, self.class_weights = label_smoothing, class_weights
+        self.channels_last, self.seed = channels_last, seed
+        plain = {"label_smoothing": label_smoothing, "class_weights": class_weights, "channels_last": channels_last}
+        plain |= {"compile": compile, "start": start, "seed": seed}
         self.save_hyperparameters(
             {"network": asdict(network), "grid": asdict(grid), "optimiser": asdict(optimiser), **plain}
         )
         self.net: nn.Module = network.build(grid.build())
+        if start is not None:
+            begin_with(self.net, start)
         if channels_last:
             self.net = self.net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         if compile:
@@ -95,6 +106,9 @@ class Classifier(LightningModule):
                 for name, metric in (("loss", MeanMetric().set_dtype(torch.float64)), ("error", ErrorRate()))
             }
         )
+        self.confusion = nn.ModuleDict({stage: Confusion(network.num_classes) for stage in ("val", "test")})
+        self.register_buffer("weights", None, persistent=False)  # of the classes
+        self.tested = torch.zeros(0, 0, dtype=torch.int64)  # true class, predicted class, once it was tested
         self._trouble: str | None = None
 
     @classmethod
@@ -102,7 +116,8 @@ class Classifier(LightningModule):
         """A classifier out of the plain values that a checkpoint holds."""
         try:
             contents.check_network(plain)
-            options = {key: plain[key] for key in ("label_smoothing", "channels_last", "seed") if key in plain}
+            known = ("label_smoothing", "class_weights", "channels_last", "seed")
+            options = {key: plain[key] for key in known if key in plain}
             grid, optimiser = GridConfig(**plain["grid"]), OptimiserConfig(**plain.get("optimiser", {}))
             return cls(network_config(plain["network"]), grid, optimiser, **options)
         except Exception as error:  # values of wrong kinds fail in many ways, and all mean the same here
@@ -112,6 +127,8 @@ class Classifier(LightningModule):
     def setup(self, stage: str) -> None:
         """Compares the network with the data, before any work is done."""
         data = getattr(self.trainer, "datamodule", None)
+        if self.class_weights and stage == "fit":
+            self.weights = _weights(getattr(data, "class_counts", None)).to(self.device)
         if data is None or not hasattr(data, "shape"):
             return
         channels, *sides = data.shape
@@ -126,9 +143,9 @@ class Classifier(LightningModule):
             f"{key} is {ours} but the data has {theirs}" for key, (ours, theirs) in pairs.items() if ours != theirs
         ]
         if wrong:
+            name = getattr(data, "data_name", type(data).__name__)
             raise ValueError(
-                f"the network does not fit the data set {data.data_name!r}: {'; '.join(wrong)} "
-                "(set model.network to match)"
+                f"the network does not fit the data set {name!r}: {'; '.join(wrong)} (set model.network to match)"
             )
 
     def forward(self, images: Tensor) -> Tensor:
@@ -150,7 +167,7 @@ class Classifier(LightningModule):
         """Cross-entropy of a batch."""
         images, labels = batch
         logits = self(images)
-        loss = F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
+        loss = F.cross_entropy(logits, labels, self.weights, label_smoothing=self.label_smoothing)
         if not finite([loss]):
             self._reseed(batch_idx)
             self._trouble = f"the loss is {loss.item()}, first in {first_bad_output(self.net, images)}"
@@ -177,6 +194,13 @@ class Classifier(LightningModule):
         """Counts a batch of the test set."""
         self._evaluate("test", batch)
 
+    def on_test_epoch_end(self) -> None:
+        """Keeps which classes were taken for which, over all processes."""
+        counts = self.confusion["test"]
+        assert isinstance(counts, Confusion)
+        with counts.sync_context(should_sync=self.trainer.world_size > 1):
+            self.tested = counts.counts.clone().cpu()
+
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The optimiser and, if the rate changes, its schedule by step."""
         optimiser, schedule = self.optimiser.build(self.net, self.trainer.estimated_stepping_batches)
@@ -185,7 +209,7 @@ class Classifier(LightningModule):
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the trainer's settings, and what the metrics have counted in this epoch so far, over all processes."""
+        """Adds the trainer's settings, what the metrics of all processes have counted, and how images are prepared."""
         best = getattr(self.trainer.checkpoint_callback, "best", {})
         checkpoint["run"] = {**settings.of_trainer(self.trainer), "best": dict(best)}
         counts = {}
@@ -195,6 +219,7 @@ class Classifier(LightningModule):
                     key: torch.as_tensor(value).clone() for key, value in self._metric(name).metric_state.items()
                 }
         checkpoint["metrics"] = counts
+        checkpoint[preparation.KEY] = preparation.of_data(getattr(self.trainer, "datamodule", None), self.network)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuses the checkpoint of another network or, to go on with, of other settings; takes up the metrics."""
@@ -256,3 +281,18 @@ class Classifier(LightningModule):
             error.update(logits, labels)
         self.log(f"{stage}/loss", mean, on_step=False, on_epoch=True)
         self.log(f"{stage}/error", error, on_step=False, on_epoch=True, prog_bar=stage != "train")
+        if stage in self.confusion:
+            counts = self.confusion[stage]
+            assert isinstance(counts, Confusion)
+            if len(labels):
+                counts.update(logits, labels)
+            self.log(f"{stage}/balanced_error", counts, on_step=False, on_epoch=True)
+
+
+def _weights(counts: Tensor | None) -> Tensor:
+    """One over the number of images of each class, with a mean of 1 over the images."""
+    if counts is None or not (counts > 0).all():
+        raise ValueError(
+            f"class_weights needs data that has class_counts, the training images of each class; got {counts}"
+        )
+    return (counts.sum() / (len(counts) * counts)).float()

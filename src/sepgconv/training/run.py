@@ -5,29 +5,37 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningDataModule, Trainer
 from lightning_utilities.core.rank_zero import rank_zero_info
 
 from sepgconv.provenance import environment
 
-from . import lock, settings, signals, storage
+from . import lock, preparation, settings, signals, storage
 from .best import best_weights
 from .checkpoints import Checkpoints
+from .confusion import PICTURE, draw_confusion, figures
 from .datamodule import Images
 from .history import History, draw_curves
+from .loaders import has_test
 from .module import Classifier
 from .origin import check_output, origin
 from .report import RESULT, write_result
 
 T = TypeVar("T")
 
+ERRORS = {"test error": "test/error", "balanced": "test/balanced_error"}
 SPARE = 64 * 2**20  # bytes, for logs and pictures
 COPIES = 4  # last, previous, best, and the one that is being written
 RAW = (AttributeError, IndexError, KeyError, RuntimeError, TypeError)  # what loading a crafted checkpoint ends with
 
 
 def fit(
-    trainer: Trainer, classifier: Classifier, data: Images, ckpt_path: str | None = None, *, draw: bool = True
+    trainer: Trainer,
+    classifier: Classifier,
+    data: LightningDataModule,
+    ckpt_path: str | None = None,
+    *,
+    draw: bool = True,
 ) -> dict[str, Any]:
     """Fits, tests once with the weights that are best on validation, and writes `result.json` and `curves.png`.
 
@@ -36,7 +44,7 @@ def fit(
     Args:
         trainer: with the callbacks `Checkpoints` and `History`; `default_root_dir` is where the run is kept.
         classifier: what to fit.
-        data: what to fit it to.
+        data: what to fit it to: `Images`, `Loaders`, or any DataModule of pairs of images and labels.
         ckpt_path: `last` to go on with the run that is there (or begin it), or the path of a checkpoint.
         draw: whether to draw the curves, which takes longer than a very short run.
 
@@ -64,18 +72,21 @@ def fit(
                 checkpoints.claim = None
 
 
-def _fit(trainer: Trainer, classifier: Classifier, data: Images, ckpt_path: str | None, draw: bool) -> dict[str, Any]:
+def _fit(
+    trainer: Trainer, classifier: Classifier, data: LightningDataModule, ckpt_path: str | None, draw: bool
+) -> dict[str, Any]:
     output = Path(trainer.default_root_dir)
     checkpoints, history = _callback(trainer, Checkpoints), _callback(trainer, History)
+    if not isinstance(data, Images):  # whose class names and statistics might not fit
+        preparation.of_data(data, classifier.network)
     ours = settings.of_run(trainer, classifier, data)
     resume = origin(output, ckpt_path, ours, checkpoints, first=trainer.is_global_zero)
     if ckpt_path is not None and (output / RESULT).exists():
         rank_zero_info(f"this run is finished; its result is in {output / RESULT}")
         return json.loads((output / RESULT).read_text())
     parameters = sum(p.numel() for p in classifier.net.parameters())
-    rank_zero_info(
-        f"{classifier.network.name} with {parameters:,} parameters on {data.data_name!r}; the run is kept in {output}"
-    )
+    name = getattr(data, "data_name", type(data).__name__)
+    rank_zero_info(f"{classifier.network.name} with {parameters:,} parameters on {name!r}; the run is kept in {output}")
     _train(trainer, classifier, data, resume)
     checkpoints.take_inheritance()  # if there was nothing left to train
     signals.check(trainer)
@@ -83,10 +94,12 @@ def _fit(trainer: Trainer, classifier: Classifier, data: Images, ckpt_path: str 
     if best:
         chosen, best = best_weights(output / "checkpoints", best, ours)
         classifier.load_checkpoint(chosen)
-    tested = trainer.test(classifier, datamodule=data, verbose=False)
+    tested = trainer.test(classifier, datamodule=data, verbose=False)[0] if has_test(data) else {}
     signals.check(trainer)
+    names = preparation.of_data(data, classifier.network)["class_names"]
     result = {
-        "metrics": {**tested[0], "best": best, "final": history.rows[-1] if history.rows else {}},
+        "metrics": {**tested, "best": best, "final": history.rows[-1] if history.rows else {}},
+        "test": figures(classifier.tested, names) if tested else {},
         "seed": classifier.seed,
         "parameters": parameters,
         "settings": ours,
@@ -98,13 +111,16 @@ def _fit(trainer: Trainer, classifier: Classifier, data: Images, ckpt_path: str 
     if trainer.is_global_zero:
         if draw:
             draw_curves(history.rows, output / "curves.png")
+            if tested:
+                draw_confusion(classifier.tested, names, output / PICTURE)
         if checkpoints.claim is not None:
             checkpoints.claim.check()
-        rank_zero_info(f"test error {tested[0]['test/error']:.2f} %; wrote {write_result(result, output)}")
+        errors = (f"{name} {tested[key]:.2f} %" for name, key in ERRORS.items()) if tested else ["nothing to test on"]
+        rank_zero_info(f"{', '.join(errors)}; wrote {write_result(result, output)}")
     return result
 
 
-def _train(trainer: Trainer, classifier: Classifier, data: Images, resume: Path | None) -> None:
+def _train(trainer: Trainer, classifier: Classifier, data: LightningDataModule, resume: Path | None) -> None:
     checkpoints = _callback(trainer, Checkpoints)
     try:
         trainer.fit(classifier, datamodule=data, ckpt_path=resume, weights_only=True)

@@ -21,10 +21,11 @@ from . import contents
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 PREFIX = "net."  # of the network's weights in a checkpoint
-SETTINGS = ("hyper_parameters", "Images", "global_step")  # of the classifier, its data and when, in a checkpoint
+SETTINGS = ("hyper_parameters", "Images", "preparation", "global_step")  # of the classifier, its data and when
 METADATA = "sepgconv"  # one key, as safetensors does not keep the order of several
 CHECKSUM = "sha256"  # over weights and settings, among the settings
-WRITTEN = ("result.json", "metrics.csv", "curves.png", "*.ckpt", "*.safetensors")  # under a temporary name first
+# Under a temporary name first
+WRITTEN = ("result.json", "metrics.csv", "curves.png", "confusion.png", "*.ckpt", "*.safetensors")
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

@@ -1,0 +1,140 @@
+"""Small modules of stock operations that folded networks are made of, besides torch's own layers.
+
+Features `(b, c, h, y, x)` are kept as ordinary images `(b, h·c, y, x)` between them.
+"""
+
+import torch
+from torch import Tensor, nn
+
+
+class Merge(nn.Module):
+    """Features `(b, c, h, …)` as images `(b, h·c, …)`."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """One copy at most."""
+        return features.transpose(1, 2).flatten(1, 2)
+
+
+class Split(nn.Module):
+    """Images `(b, h·c, …)` as features `(b, c, h, …)`.
+
+    Args:
+        elements: the length of h.
+    """
+
+    def __init__(self, elements: int) -> None:
+        super().__init__()
+        self.elements = elements
+
+    def forward(self, images: Tensor) -> Tensor:
+        """A view."""
+        return images.unflatten(1, (self.elements, images.shape[1] // self.elements)).transpose(1, 2)
+
+
+class Regroup(nn.Module):
+    """Images `(b, m·n, …)` as `(b, n·m, …)`: the other of two axes outermost.
+
+    Args:
+        outer: m.
+    """
+
+    def __init__(self, outer: int) -> None:
+        super().__init__()
+        self.outer = outer
+
+    def forward(self, images: Tensor) -> Tensor:
+        """One copy."""
+        return images.unflatten(1, (self.outer, images.shape[1] // self.outer)).transpose(1, 2).flatten(1, 2)
+
+
+class Waves(nn.Module):
+    """A 1×1 convolution that is circulant along the outermost part of h: transform, blocks, transform back.
+
+    Args:
+        basis: the orthonormal waves, one a row.
+        blocks: a grouped 1×1 convolution of pairs of waves.
+    """
+
+    basis: Tensor
+
+    def __init__(self, basis: Tensor, blocks: nn.Module) -> None:
+        super().__init__()
+        self.register_buffer("basis", basis)
+        self.blocks = blocks
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(b, n·i, …)` → `(b, n·j, …)`."""
+        mixed = self.blocks(_along(self.basis, images))
+        return _along(self.basis.T, mixed)
+
+
+def _along(matrix: Tensor, images: Tensor) -> Tensor:
+    """A matrix applied to the outermost of the channels' axes."""
+    after, before = matrix.shape
+    rows = torch.matmul(matrix, images.reshape(images.shape[0], before, -1))
+    return rows.reshape(images.shape[0], after * (images.shape[1] // before), *images.shape[2:])
+
+
+class Each(nn.Module):
+    """A layer for features that treats every element of h alike and by itself, on images `(b, h·c, …)`.
+
+    Args:
+        layer: takes `(b, c, h, …)`.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, images: Tensor) -> Tensor:
+        """All elements as channels of one."""
+        return self.layer(images.unsqueeze(2)).squeeze(2)
+
+
+class Project(nn.Module):
+    """Reduces `(b, h·c, …)` over h and, with `space`, over space.
+
+    Args:
+        reduce: `max`, `mean` or `sum`.
+        elements: the length of h.
+        space: whether to reduce over space, too; or how to, before h is.
+    """
+
+    def __init__(self, reduce: str, elements: int, *, space: bool | str) -> None:
+        super().__init__()
+        self.reduce, self.elements, self.space = reduce, elements, space
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Space first, which leaves little to regroup."""
+        if self.space:
+            over = self.space if isinstance(self.space, str) else self.reduce
+            images = _reduced(images, over, tuple(range(2, images.ndim)))
+        apart = images.unflatten(1, (self.elements, images.shape[1] // self.elements))
+        return _reduced(apart, self.reduce, (1,))
+
+    def extra_repr(self) -> str:
+        """What is reduced."""
+        return f"{self.reduce!r}, elements={self.elements}, space={self.space!r}"
+
+
+def _reduced(images: Tensor, reduce: str, dims: tuple[int, ...]) -> Tensor:
+    if reduce == "max":
+        return images.amax(dims)
+    return images.mean(dims) if reduce == "mean" else images.sum(dims)
+
+
+class Sum(nn.Module):
+    """relu(body(f) + shortcut(f)).
+
+    Args:
+        body: the block's convolutions.
+        shortcut: what is added to their result.
+    """
+
+    def __init__(self, body: nn.Module, shortcut: nn.Module) -> None:
+        super().__init__()
+        self.body, self.shortcut = body, shortcut
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Adds the two."""
+        return torch.relu(self.body(images) + self.shortcut(images))
