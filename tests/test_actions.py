@@ -64,6 +64,25 @@ def test_act_interpolates_waves_between_rotations_exactly(count: int) -> None:
         torch.testing.assert_close(moved, expected)
 
 
+def test_act_interpolates_both_sides_of_a_mirror() -> None:
+    """A turn by 22.5° twice is one by 45°, which is on the grid."""
+    grid = sg.e2(8)
+    random = torch.Generator().manual_seed(0)
+    low = torch.randn(1, 2, 2, 5, 1, 1, generator=random, dtype=torch.float64)
+    angles = 2 * math.pi * torch.arange(8, dtype=torch.float64) / 8
+    waves = torch.stack([torch.ones_like(angles), *(f(m * angles) for m in (1, 2) for f in (torch.cos, torch.sin))])
+    features = torch.einsum("bcfwyx,wh->bcfhyx", low, waves).flatten(2, 3)
+    half, whole = (torch.tensor([angle, 1.0], dtype=torch.float64) for angle in (math.pi / 8, math.pi / 4))
+    found = move_between(move_between(features, half, grid)[0], half, grid)[0]
+    torch.testing.assert_close(found, act(features, whole, grid)[0])
+
+
+def test_rotations_of_space_are_not_interpolated() -> None:
+    grid = sg.se3(12)
+    with pytest.raises(ValueError, match="cannot be moved by an element between"):
+        act(torch.randn(1, 1, 12, 3, 3, 3), grid.group.exp(torch.tensor([0.1, 0.0, 0.0], dtype=torch.float64)), grid)
+
+
 def test_act_interpolates_cubics_between_scales_and_says_what_is_lost() -> None:
     grid = sg.scale2(6, max_scale=2.0)
     places = torch.arange(6, dtype=torch.float64)

@@ -243,7 +243,7 @@ def test_a_stride_of_two_is_shifted_by_half() -> None:
 
 
 def test_angles_and_scales_that_a_grid_does_not_have() -> None:
-    with pytest.raises(ValueError, match=r"rotations can be tried on a grid that has them, got \[10\]"):
+    with pytest.raises(ValueError, match="rotations can be tried on a grid that has them"):
         equivariance_error(nn.Identity(), torch.ones(1, 1, 4, 4), grid=sg.scale2(2), angles=(10,))
     with pytest.raises(ValueError, match="scales must be positive, got 0"):
         equivariance_error(nn.Identity(), torch.ones(1, 1, 4, 4), grid=sg.scale2(2), scales=(0,))

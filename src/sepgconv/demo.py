@@ -160,7 +160,7 @@ def draw(outcomes: Sequence[Outcome], digit: Tensor, path: Path) -> None:
 def table(outcomes: Sequence[Outcome], data: Images) -> Table:
     """The outcomes side by side: errors, change of the logits by a quarter turn, time."""
     trained = data.limit or len(data.data.train)
-    title = f"Error in %: trained on {trained:,} upright digits, tested on {len(data.data.test):,} others turned by"
+    title = f"Error in %: trained on {trained:,} upright digits, tested on {len(data.data.test):,} turned ones"
     result = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))  # 80 columns are enough
     for column in ("network", "weights", "0°", "45°", "worst", "random", "90° turn", "training"):
         result.add_column(column, justify="left" if column == "network" else "right", no_wrap=True)

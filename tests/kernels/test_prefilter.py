@@ -123,6 +123,15 @@ def test_quarter_turns_of_layers_are_as_exact_as_without(group: str, dtype: torc
         assert len(report.exact) == 3
 
 
+@pytest.mark.parametrize("grid", [sg.e2(4), sg.se3(12), sg.scale1(2)], ids=str)
+def test_other_groups_and_dimensions(grid: sg.Grid) -> None:
+    conv = sg.GroupConv(2, 2, 5, grid=grid, kernel=KernelConfig(hidden=8, layers=0, cutoff=0.4)).double().eval()
+    x = torch.randn(2, 2, grid.size, *(5,) * grid.space, dtype=torch.float64)
+    if grid.space > 1:
+        sg.testing.assert_equivariant(conv, x, grid=grid)
+    assert conv(x).isfinite().all()
+
+
 def test_kept_kernels_see_another_shift_and_resolution() -> None:
     grid = sg.se2(4)
     conv = sg.GroupConv(2, 2, 5, grid=grid, kernel=CUT).eval()

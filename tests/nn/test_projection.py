@@ -45,6 +45,14 @@ def test_peaks_are_taken_over_rotations_and_at_every_scale() -> None:
     assert not sg.GroupPool("peak", grid=grid).state_dict()
 
 
+def test_mirrored_rotations_are_a_circle_of_their_own() -> None:
+    grid = sg.e2(8)
+    x = torch.randn(2, 3, 16, 2, 2, dtype=torch.float64)
+    found = sg.GroupPool("peak", space="mean", grid=grid)(x)
+    halves = x.mean((-2, -1)).unflatten(2, (2, 8))
+    assert_close(found, circle_maximum(halves, 3).amax((2, 3)))
+
+
 def test_gradients_of_peaks_are_right_and_finite_where_nothing_varies() -> None:
     x = waves(8, 0.2)[:4].requires_grad_()
     assert torch.autograd.gradcheck(lambda v: circle_maximum(v, -1), x)
@@ -77,7 +85,7 @@ def test_logsumexp_of_a_circle_does_not_depend_on_where_samples_lie() -> None:
 
 
 def test_bad_input() -> None:
-    for grid in (None, sg.scale2(3), sg.translation2()):
+    for grid in (None, sg.scale2(3), sg.translation2(), sg.se3(12)):
         with pytest.raises(ValueError, match="reduce='peak' needs a grid with rotations of the plane"):
             sg.GroupPool("peak", grid=grid)
     with pytest.raises(ValueError, match="length 4 but the grid has 8 elements"):
