@@ -204,3 +204,46 @@ def test_outputs_that_cannot_be_compared() -> None:
     ):
         with pytest.raises(ValueError, match=rf"module must return a tensor \(b, c, …\) with b = 3, {found}"):
             equivariance_error(module, x, grid=grid)
+
+
+def test_any_angle_scale_and_shift_can_be_asked_for() -> None:
+    torch.manual_seed(0)
+    grid = sg.sim2(8, 4, max_scale=2.0)
+    layer = sg.LiftingConv(1, 3, 9, grid=grid, kernel=sg.KernelConfig(omega0=2.0, cutoff=0.3)).double().eval()
+    images = smooth_image(33)
+    report = equivariance_error(
+        layer, images, grid=grid, angles=(10, 45, 90), scales=(1.1,), shifts=((0, 1), (0.5, 0.5))
+    )
+    assert [entry.element for entry in report] == [
+        "rotation 10°, scale ×1",
+        "rotation 45°, scale ×1",
+        "rotation 90°, scale ×1",
+        "rotation 0°, scale ×1.1",
+        "shift 0, 1 px",
+        "shift 0.5, 0.5 px",
+    ]
+    assert [entry.exact for entry in report] == [False, False, True, False, False, False]
+    between, on, quarter, _, whole, half = report
+    assert quarter.error < 1e-12
+    assert whole.error < 1e-9  # zeros come in at a border that fades
+    assert whole.interpolation < 1e-9
+    assert 0 < half.error < 2e-2
+    assert 0 < half.output_interpolation < 2e-2
+    assert on.error < 1e-2
+    assert between.error < 1e-2  # interpolated along h as well
+    assert "of the output" in str(report)
+
+
+def test_a_stride_of_two_is_shifted_by_half() -> None:
+    pool = nn.Sequential(sg.LiftingConv(1, 2, 3, grid=sg.se2(4)), sg.SpatialPool("mean", 2, antialias=True)).double()
+    entry = equivariance_error(pool, smooth_image(32), grid=sg.se2(4), shifts=((1, 0),))[0]
+    assert entry.error < 1e-2
+    with pytest.raises(ValueError, match=r"shifts must have 2 finite numbers each, got \(1,\)"):
+        equivariance_error(pool, smooth_image(32), grid=sg.se2(4), shifts=((1,),))
+
+
+def test_angles_and_scales_that_a_grid_does_not_have() -> None:
+    with pytest.raises(ValueError, match=r"rotations can be tried on a grid that has them, got \[10\]"):
+        equivariance_error(nn.Identity(), torch.ones(1, 1, 4, 4), grid=sg.scale2(2), angles=(10,))
+    with pytest.raises(ValueError, match="scales must be positive, got 0"):
+        equivariance_error(nn.Identity(), torch.ones(1, 1, 4, 4), grid=sg.scale2(2), scales=(0,))

@@ -2,7 +2,21 @@
 
 from sepgconv import groups, models, testing
 from sepgconv.deploy import fold
-from sepgconv.grids import Grid, scale1, scale2, se2, set_resolution, sim2, translation2
+from sepgconv.grids import (
+    Axis,
+    Grid,
+    e2,
+    scale1,
+    scale2,
+    scale3,
+    se2,
+    se3,
+    set_resolution,
+    sim2,
+    translation1,
+    translation2,
+    translation3,
+)
 from sepgconv.kernels import FACTORISATIONS, Factor, KernelConfig
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool
 from sepgconv.nn._check import EquivarianceWarning
@@ -12,6 +26,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "FACTORISATIONS",
+    "Axis",
     "BatchNorm",
     "EquivarianceWarning",
     "Factor",
@@ -22,15 +37,20 @@ __all__ = [
     "LiftingConv",
     "ResidualBlock",
     "SpatialPool",
+    "e2",
     "fold",
     "groups",
     "models",
     "profile",
     "scale1",
     "scale2",
+    "scale3",
     "se2",
+    "se3",
     "set_resolution",
     "sim2",
     "testing",
+    "translation1",
     "translation2",
+    "translation3",
 ]

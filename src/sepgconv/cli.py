@@ -46,7 +46,8 @@ Any key of a recipe can be set on the command line, too; the last one given coun
   --data.augment.rotate true        turn training images; also .scale 0.8, .shift 2, .flip true
   --data.rotate_test true           turn test images
   --model.network.name NAME         resnet, allcnnc; also .factorisation, .width, .kernel.layers
-  --model.grid.group GROUP          se2, scale2, sim2, translation2; also .rotations, .scales
+  --model.grid.group GROUP          also .rotations, .scales, .max_scale; one of
+                                    {groups}
   --model.optimiser.schedule NAME   onecycle (AdamW, short runs), paper (Adam, constant); also .lr
   --model.network.recompute true    less memory, more time: activations are computed again
   --compile                         compile the network (--model.compile true, or a backend's name)
@@ -103,8 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"sepgconv: command must be one of {', '.join(MODULES)}; got {command!r}{hint}", file=sys.stderr)
         return 2
     if command in PURPOSES:
+        from sepgconv.grids import GRIDS
+
         purpose, ckpt = PURPOSES[command]
-        text = TRAINING_HELP.format(command=command, purpose=purpose, ckpt=ckpt)
+        text = TRAINING_HELP.format(command=command, purpose=purpose, ckpt=ckpt, groups=", ".join(GRIDS))
         if "--help" in rest or "-h" in rest:
             print(text, end="")
             return 0

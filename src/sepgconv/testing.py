@@ -1,81 +1,44 @@
-"""Is it equivariant? `equivariance_error` gives numbers for a layer or model, `assert_equivariant` throws with them."""
+"""Is it equivariant? `equivariance_error` gives numbers for a layer or model, `assert_equivariant` throws with them.
+
+`assert_group` checks the facts that a group states.
+"""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from sepgconv.actions import act, quarter_turns, shift_of, transform_space
+from sepgconv._report import ElementError, EquivarianceReport
+from sepgconv.actions import act, is_identity, pixel_map, places_of, shift_space, transform_space
 from sepgconv.grids import Grid
+from sepgconv.grids._between import move_between
+from sepgconv.groups._laws import assert_group
+
+__all__ = ["ElementError", "EquivarianceReport", "assert_equivariant", "assert_group", "equivariance_error"]
 
 ROUNDING = 10  # an exact turn changes an output by up to 9 times what the last bit of its input does (measured)
 
 
-@dataclass(frozen=True)
-class ElementError:
-    """How far a network is from commuting with one group element g.
-
-    `exact` elements map pixels to pixels and grid elements to grid elements: `error` is relative in the maximum norm
-    over everything, and only rounding remains. For the others the picture must be interpolated: `error` is relative in
-    the Euclidean norm over a central disc, and `interpolation` is what turning the input by g and back costs by itself.
-
-    A constant that all outputs have in common makes `error` small without making a network any more equivariant.
-    `variation_error` is the same difference, in the same norm, relative to how much the output varies: to the norm of
-    the output minus its mean over the batch. It is None where nothing varies: with a single image, or equal outputs.
-    `rounding`, for exact elements, is what the last bit of the input changes, in the same unit.
-    """
-
-    element: str
-    exact: bool
-    error: float
-    interpolation: float = 0.0
-    variation_error: float | None = None
-    rounding: float = 0.0
-
-
-class EquivarianceReport(list[ElementError]):
-    """Errors of all elements; prints as a table."""
-
-    @property
-    def exact(self) -> list[ElementError]:
-        """Elements for which only rounding remains."""
-        return [entry for entry in self if entry.exact]
-
-    @property
-    def interpolated(self) -> list[ElementError]:
-        """Elements for which the input had to be interpolated."""
-        return [entry for entry in self if not entry.exact]
-
-    def __str__(self) -> str:
-        lines = [f"{'element':<28}{'error':>10}{'of the variation':>18}{'interpolation alone':>22}"]
-        for entry in self:
-            alone = "exact" if entry.exact else f"{entry.interpolation:.1e}"
-            varied = "–" if entry.variation_error is None else f"{entry.variation_error:.1e}"
-            lines.append(f"{entry.element:<28}{entry.error:>10.1e}{varied:>18}{alone:>22}")
-        if any(entry.variation_error is None for entry in self):
-            lines.append("–: the output does not vary; give at least two images that differ")
-        return "\n".join(lines)
-
-
 def _name(grid: Grid, element: Tensor) -> str:
-    texts = []
-    for value, axis in zip(element.tolist(), grid.axes, strict=True):
-        texts.append(f"rotation {math.degrees(value):g}°" if axis.group.period else f"scale ×{value:.4g}")
-    return ", ".join(texts)
+    return grid.group.describe(element)
 
 
 def _default_elements(grid: Grid) -> list[Tensor]:
-    """All grid elements but the identity for a compact axis, one step for a truncated one."""
-    elements = []
+    """All grid elements but the identity along a compact axis, one step along a truncated one."""
+    group, elements = grid.group, []
+    identities = [axis.group.identity(torch.zeros(1, dtype=torch.float64)) for axis in grid.axes]
     for part, axis in enumerate(grid.axes):
-        for place in range(1, axis.count if axis.group.period else min(axis.count, 2)):
-            vector = torch.zeros(len(grid.axes), dtype=torch.float64)
-            vector[part] = place * axis.cell
-            elements.append(grid.group.exp(vector))
+        if axis.group.compact:
+            moves = axis.elements
+        else:  # from one element to the next
+            moves = axis.group.product(axis.elements[1:2], axis.group.inverse(axis.elements[:1]))
+        for move in moves:
+            element = torch.cat([*identities[:part], move, *identities[part + 1 :]])
+            if not is_identity(group.matrix(element)):
+                elements.append(element)
     return elements
 
 
@@ -118,11 +81,14 @@ def equivariance_error(
     *,
     grid: Grid,
     elements: Iterable[Tensor] | None = None,
+    angles: Iterable[float] = (),
+    scales: Iterable[float] = (),
+    shifts: Iterable[Sequence[float]] = (),
     out_grid: Grid | None = None,
     trim: int = 0,
     disc: float = 0.75,
 ) -> EquivarianceReport:
-    """Compares module(g·x) with g·module(x) for group elements g.
+    """Compares module(g·x) with g·module(x) for group elements g, and for shifts.
 
     A module that is in training mode, or has parts that are, is put into `eval()` for the comparison.
 
@@ -130,7 +96,12 @@ def equivariance_error(
         module: a layer or a model, from images or features to features, images or invariants; by their number of axes.
         x: an input for it; with several images, errors are also given relative to how much the output varies.
         grid: the grid that the input lives on; for images, the one that the output lives on.
-        elements: group elements to try; by default all rotations of the grid and one step of scale.
+        elements: group elements to try; by default all rotations and mirrors of the grid and one step of scale, if
+            nothing else is asked for. Elements between the grid's are interpolated along h, too.
+        angles: rotations to try, in degrees.
+        scales: dilations to try, as factors.
+        shifts: translations to try, in pixels of the input along its axes (y, x); an output with fewer pixels is
+            shifted by as many times fewer.
         out_grid: the grid that the output lives on, if it is another one.
         trim: leaves out so many elements at both ends of a truncated axis, where neighbours are missing.
         disc: radius of the disc on which interpolated elements are compared, relative to the inscribed one.
@@ -142,12 +113,16 @@ def equivariance_error(
         raise ValueError(f"x must hold an image at least, got one of shape {tuple(x.shape)}")
     target = out_grid or grid
     report, space = EquivarianceReport(), grid.space
+    shifts, asked = list(shifts), [*elements_at(grid, "rotation", angles), *elements_at(grid, "scale", scales)]
+    if elements is None and not asked and not shifts:
+        elements = _default_elements(grid)
     with _evaluating(module):
         reference = _output(module, x)
         noise = _rounding(module, x, reference) if len(x) > 1 else 0.0
-        for element in _default_elements(grid) if elements is None else elements:
+        for element in [*(elements or ()), *asked]:
             matrix = grid.group.matrix(element.double())
-            exact = quarter_turns(matrix) is not None
+            exact = pixel_map(matrix) is not None and not _between(x, element, grid)
+            exact = exact and not _between(reference, element, target)
             norm = partial(_norm, exact=exact, disc=disc, space=space)
             moved, valid_in = act(x, element, grid)
             if valid_in is not None and not valid_in.all():
@@ -155,7 +130,10 @@ def equivariance_error(
             expected, valid = act(reference, element, target)
             found = _output(module, moved)
             if valid is not None:
-                keep = valid & _interior(target, trim, shift=shift_of(target, element) or [])
+                if _between(reference, element, target):
+                    keep = move_between(reference, element, target, trim)[1]
+                else:
+                    keep = valid & _interior(target, trim, places_of(target, element) or [])
                 if not keep.any():
                     raise ValueError(f"{_name(grid, element)} moves all of the features out of {target}")
                 found, expected = found[:, :, keep], expected[:, :, keep]
@@ -169,9 +147,62 @@ def equivariance_error(
                 0.0 if exact else _interpolation_alone(x, matrix, norm),
                 difference / variation if varied else None,
                 noise / variation if varied and exact else 0.0,
+                0.0 if exact or reference.ndim == 2 else _interpolation_alone(reference, matrix, norm),
             )
             report.append(entry)
+        report.extend(_shift_error(module, x, reference, shift, disc, space) for shift in shifts)
     return report
+
+
+def elements_at(grid: Grid, name: str, values: Iterable[float]) -> list[Tensor]:
+    """Elements that rotate by angles in degrees, or dilate by factors, and do nothing else."""
+    sizes = [axis.group.dimension for axis in grid.axes]
+    names = [{coordinate.name for coordinate in axis.group.seen} for axis in grid.axes]
+    parts = [part for part, size in enumerate(sizes) if size == 1 and name in names[part]]
+    values = list(values)
+    if values and not parts:
+        raise ValueError(f"{name}s can be tried on a grid that has them, got {values} for {grid}")
+    found = []
+    for value in values:
+        vector = torch.zeros(sum(sizes), dtype=torch.float64)
+        if name == "scale" and not value > 0:
+            raise ValueError(f"scales must be positive, got {value!r}")
+        vector[sum(sizes[: parts[0]])] = math.log(value) if name == "scale" else math.radians(value)
+        found.append(grid.group.exp(vector))
+    return found
+
+
+def _between(x: Tensor, element: Tensor, grid: Grid) -> bool:
+    """Whether these are features that an element moves to between those of their grid."""
+    return x.ndim == grid.space + 3 and places_of(grid, element) is None
+
+
+def _shift_error(
+    module: Callable[[Tensor], Tensor], x: Tensor, reference: Tensor, shift: Sequence[float], disc: float, space: int
+) -> ElementError:
+    """As for a group element: a shift of the input against one of the output. Zeros come in at the border, so whole
+    pixels are compared on a disc, too."""
+    if len(shift) != space or not all(math.isfinite(pixels) for pixels in shift):
+        raise ValueError(f"shifts must have {space} finite numbers each, got {tuple(shift)}")
+    norm = partial(_norm, exact=False, disc=disc, space=space)
+    found, expected, alone = _output(module, shift_space(x, shift)), reference, 0.0
+    if reference.ndim > 2:
+        strides = [max(round(a / b), 1) for a, b in zip(x.shape[-space:], reference.shape[-space:], strict=True)]
+        there = [pixels / stride for pixels, stride in zip(shift, strides, strict=True)]
+        expected = shift_space(reference, there)
+        back = shift_space(expected, [-pixels for pixels in there])
+        alone = norm(back - reference) / max(norm(reference), 1e-30)
+    difference, variation = norm(found - expected), norm(expected - expected.mean(0))
+    varied = not torch.equal(expected, expected[:1].expand_as(expected))
+    there_and_back = shift_space(shift_space(x, shift), [-pixels for pixels in shift])
+    return ElementError(
+        f"shift {', '.join(f'{pixels:g}' for pixels in shift)} px",
+        False,
+        difference / max(norm(expected), 1e-30),
+        norm(there_and_back - x) / max(norm(x), 1e-30),
+        difference / variation if varied else None,
+        output_interpolation=alone,
+    )
 
 
 def _output(module: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -196,16 +227,15 @@ def _interpolation_alone(x: Tensor, matrix: Tensor, norm: Callable[[Tensor], flo
     return norm(back - x) / max(norm(x), 1e-30)
 
 
-def _interior(grid: Grid, trim: int, shift: list[int]) -> Tensor:
-    """Elements whose neighbours, before and after a shift, lie within a truncated grid."""
+def _interior(grid: Grid, trim: int, places: list[Tensor]) -> Tensor:
+    """Elements whose neighbours, before and after a move, lie within a truncated grid."""
     keep = torch.ones(grid.shape or (1,), dtype=torch.bool)
-    for part, (axis, places) in enumerate(zip(grid.axes, shift, strict=True)):
-        if axis.group.period is None and trim:
-            inside = [n for n in range(axis.count) if all(trim <= m < axis.count - trim for m in (n, n - places))]
-            if not inside:
-                raise ValueError(f"trim={trim} leaves none of {axis.count} {axis.keyword}")
-            lost = [n for n in range(axis.count) if n not in inside]
-            keep.index_fill_(part, torch.tensor(lost, dtype=torch.long), False)
+    for part, (axis, place) in enumerate(zip(grid.axes, places, strict=True)):
+        if not axis.group.compact and trim:
+            inside = [all(trim <= m < axis.size - trim for m in pair) for pair in enumerate(place.tolist())]
+            if not any(inside):
+                raise ValueError(f"trim={trim} leaves none of {axis.size} {axis.keyword}")
+            keep.index_fill_(part, (~torch.tensor(inside)).nonzero().flatten(), False)
     return keep.flatten()
 
 
@@ -238,7 +268,7 @@ def assert_equivariant(
         interpolated_tolerance: for both numbers of the others; by default they are reported but not judged.
     """
     elements = _default_elements(grid) if elements is None else list(elements)
-    if all(quarter_turns(grid.group.matrix(element.double())) == 0 for element in elements):
+    if all(is_identity(grid.group.matrix(element.double())) for element in elements):
         raise AssertionError(f"nothing was tested: no element but the identity, of {len(elements)} on {grid}")
     report = equivariance_error(module, x, grid=grid, elements=elements, **settings)
     if tolerance is None:

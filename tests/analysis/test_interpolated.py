@@ -1,6 +1,17 @@
 """Between pixels and grid elements the error is small, and falls with ω₀ and with the resolution of the group."""
 
-from sepgconv.analysis.equivariance import OMEGAS, SCALES, dilation_table, rotation_table
+import torch
+from torch import nn
+
+import sepgconv as sg
+from sepgconv.analysis.equivariance import (
+    OMEGAS,
+    SCALES,
+    band_limit_table,
+    dilation_table,
+    logit_changes,
+    rotation_table,
+)
 
 
 def test_rotations_between_the_grid() -> None:
@@ -36,3 +47,31 @@ def test_one_step_of_scale() -> None:
             assert ends == sorted(ends, reverse=True), (name, omega0)
             assert rows[name, omega0, SCALES[-1]][0] < rows[name, omega0, SCALES[0]][0], (name, omega0)
             assert max(rows[name, omega0, n][0] for n in SCALES) < 0.1
+
+
+def test_band_limited_kernels_turn_well_between_the_pixels() -> None:
+    rows = dict(band_limit_table((None, 0.4)))
+    for cutoff, errors in rows.items():
+        print(f"\n{cutoff}  " + "  ".join(f"{name} {e:.1e}" for name, e in errors.items()), end="")
+    for case, error in rows[None].items():
+        assert rows[0.4][case] < error / 2, case
+    assert rows[None]["ReLU between and after"] > 3e-2
+    assert rows[0.4]["ReLU between"] < 8e-3
+    assert rows[0.4]["SiLU between and after"] < 8e-3
+    assert rows[0.4]["the same, then pooled"] < 8e-3
+    assert rows[0.4]["none"] < 2e-3
+
+
+def test_logits_change_less_between_the_pixels() -> None:
+    """Networks as they are drawn, on noise that fades to the border."""
+    images = torch.randn(16, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    line = torch.linspace(-1, 1, 28)
+    images = images * (1 - line[:, None].square() - line.square()).clamp_min(0)
+    changes = []
+    for settings in ({}, {"antialias": True, "kernel": sg.KernelConfig(cutoff=0.4)}):
+        torch.manual_seed(0)
+        net = sg.models.resnet(sg.se2(8), width=0.25, **settings)
+        changes.append(logit_changes(net, images, (10.0, 22.5, 45.0, 90.0)))
+    assert all(after < 0.7 * before for before, after in zip(changes[0][:3], changes[1][:3], strict=True)), changes
+    assert changes[1][3] < 1e-4
+    assert logit_changes(nn.Flatten(), images, (90.0,))[0] > 0.5

@@ -43,8 +43,9 @@ def test_list_tells_what_is_at_hand(tmp_path: Path) -> None:
 
 
 def test_names() -> None:
-    mnists = ("mnist", "mnist-rot", "mnist-scale", "mnist-rot-scale", "mnist-rot-original")
-    assert names() == ("digits", *mnists, "cifar10", "cifar100", "first-galaxies", "galaxy10")
+    mnists = ("mnist", "mnist-rot", "mnist-scale", "mnist-rot-scale", "mnist-rot-selection", "mnist-rot-original")
+    others = ("cifar10", "cifar100", "digits3d", "signals", "first-galaxies", "galaxy10")
+    assert names() == ("digits", *mnists, *others)
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:

@@ -153,3 +153,22 @@ def test_mnist_rot_is_made_from_mnist(shared: Path, private_cache: Path, tmp_pat
     assert [len(s) for s in data.splits.values()] == [10_000, 2_000, 50_000]
     assert data.train.labels.bincount().min() > 800
     assert data.mean == pytest.approx((0.1307,), abs=0.005)
+
+
+def test_the_selection_set_is_what_no_split_holds(digits: Split, tmp_path: Path) -> None:
+    sizes = {"train": 2000, "valid": 500, "test": 3000}
+    plain = Variant("plain", rotated=False, scaled=False)
+    held = join(*plain.generate(digits, 3, sizes).values())
+    selected = plain.select(digits, 3, sizes, 500)
+    seen = {image.tobytes() for image in held.images.numpy()}
+    assert not any(image.tobytes() in seen for image in selected.images.numpy())
+    assert len({*seen, *(image.tobytes() for image in selected.images.numpy())}) == 6000
+    train, valid, selection = ROT.read_selection(tmp_path, 3, False, source=lambda: digits, sizes=SIZES, count=40)
+    splits = ROT.generate(digits, 3, SIZES)
+    assert torch.equal(train.images, splits["train"].images)
+    assert torch.equal(valid.images, splits["valid"].images)
+    again = ROT.read_selection(tmp_path, 3, False, source=lambda: pytest.fail("it is kept"), sizes=SIZES, count=40)
+    assert torch.equal(again[2].images, selection.images)
+    assert len(selection) == 40
+    with pytest.raises(ValueError, match="mnist-rot needs 70000 source images, got 6000"):
+        ROT.select(digits, 0)

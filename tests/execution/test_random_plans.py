@@ -11,6 +11,8 @@ CONFIGURATIONS, SHARDS, TOLERANCE = 500, 10, 1e-10
 COORDINATES = {"se2": ("", "x", "h", "x h"), "scale2": ("", "x", "h", "x h"), "translation2": ("", "x")}
 COORDINATES["sim2"] = (*COORDINATES["se2"], "rotation", "scale", "x rotation", "x scale")
 COORDINATES["scale1"] = COORDINATES["scale2"]
+COORDINATES["e2"] = (*COORDINATES["se2"], "rotation", "mirror", "x rotation", "x mirror")
+COORDINATES["se3"] = COORDINATES["se2"]
 
 
 def grid(group: str, rng: random.Random) -> sg.Grid:
@@ -22,6 +24,8 @@ def grid(group: str, rng: random.Random) -> sg.Grid:
         "sim2": lambda: sg.sim2(min(counts, 5), min(scales, 3), 2.0, sampling=sampling, scale_support=support),
         "translation2": sg.translation2,
         "scale1": lambda: sg.scale1(scales, 2.0, sampling=sampling),
+        "e2": lambda: sg.e2(min(counts, 5), sampling=sampling),
+        "se3": lambda: sg.se3(12, sampling=sampling),
     }
     return makers[group]()
 
@@ -29,7 +33,7 @@ def grid(group: str, rng: random.Random) -> sg.Grid:
 def table(group: str, rng: random.Random) -> str | tuple[sg.Factor, ...]:
     """A factorisation by name, or one that nobody has thought of."""
     if rng.random() < 0.4:
-        return rng.choice([name for name in sg.FACTORISATIONS if name != "h_separable" or group == "sim2"])
+        return rng.choice([name for name in sg.FACTORISATIONS if name != "h_separable" or group in ("sim2", "e2")])
     while True:
         count = rng.randint(1, 4)
         factors = [sg.Factor(rng.choice(COORDINATES[group]), rng.choice(("", "i", "j", "ij"))) for _ in range(count)]
@@ -45,14 +49,18 @@ def error(seed: int) -> tuple[float, str]:
     group = rng.choice(list(COORDINATES))
     first, factorisation = grid(group, rng), table(group, rng)
     second = grid(group, rng) if rng.random() < 0.4 else None
-    size, stride, padding = rng.choice((1, 3, 5)), rng.choice((1, 1, 1, 2)), rng.choice(("same", "valid", 1))
+    size, stride, padding = (
+        rng.choice((1, 3, 5) if first.space < 3 else (1, 3)),
+        rng.choice((1, 1, 1, 2)),
+        rng.choice(("same", "valid", 1)),
+    )
     channels = rng.choice((1, 2, 3, 9)), rng.choice((1, 2, 4, 9))
     settings = {"grid": first, "out_grid": second, "factorisation": factorisation, "bias": rng.random() < 0.3}
     config = sg.KernelConfig(hidden=4, layers=1)
     layer = sg.GroupConv(*channels, size, kernel=config, stride=stride, padding=padding, **settings).double().eval()
     first.resample()
     layer.out_grid.resample()
-    image = [rng.randint(5, 7) for _ in range(first.space)]
+    image = [rng.randint(*((5, 7) if first.space < 3 else (size, 5))) for _ in range(first.space)]
     x = torch.randn(rng.randint(1, 2), channels[0], first.size, *image, dtype=torch.float64, requires_grad=True)
     found = {}
     for execution in ("dense", "structured"):

@@ -11,8 +11,10 @@ import sepgconv as sg
 from sepgconv.execution import plan
 from sepgconv.execution.plan import cheapest
 from sepgconv.execution.sizes import Contraction, Sizes
-from sepgconv.execution.ways import WAYS, Along, Band, Einsum, Fourier, Product, Space
+from sepgconv.execution.ways import WAYS, Along, Band, Dihedral, Einsum, Fourier, Product, Space
+from sepgconv.execution.ways.dihedral import dihedral_waves
 from sepgconv.execution.ways.product import real_fourier
+from sepgconv.grids import relative_elements
 
 LAYERS = {
     "SE(2) 8": (lambda: sg.se2(8), "separable", {Product, Fourier, Einsum}),
@@ -24,6 +26,10 @@ LAYERS = {
     "scales 5, per channel": (lambda: sg.scale2(5), "dgseparable", {Product, Along, Einsum}),
     "scales 1-D": (lambda: sg.scale1(4), "separable", {Product, Band, Einsum}),
     "Sim(2) 4x3": (lambda: sg.sim2(4, 3), "separable", {Product, Fourier, Einsum}),
+    "E(2) 5": (lambda: sg.e2(5), "separable", {Product, Dihedral, Einsum}),
+    "E(2) 4": (lambda: sg.e2(4), "h_separable", {Product, Dihedral, Einsum}),
+    "E(2) 3, per channel": (lambda: sg.e2(3), "dgseparable", {Product, Einsum}),
+    "SE(3) 12": (lambda: sg.se3(12), "separable", {Product, Einsum}),
     "Sim(2) 5x4, h": (lambda: sg.sim2(5, 4), "h_separable", {Product, Band, Along, Einsum}),
 }
 
@@ -51,7 +57,7 @@ def test_every_way_gives_the_dense_result_and_gradients(name: str, two_grids: bo
         layer.eval()
         for g in (layer.grid, layer.out_grid):
             g.offset.uniform_(0, 0.3)
-        x = torch.randn(2, 3, grid.size, *(7, 6)[: grid.space], dtype=dtype, requires_grad=True)
+        x = torch.randn(2, 3, grid.size, *(7, 6, 5)[: grid.space], dtype=dtype, requires_grad=True)
 
         def run(execution: str, layer=layer, x=x) -> list[Tensor]:
             layer.execution = execution
@@ -83,6 +89,18 @@ def test_real_fourier_basis_is_orthonormal_and_makes_blocks_of_circulants(count:
         assert blocks[a, :, b].abs().max() < 1e-12
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8])
+def test_the_dihedral_basis_is_orthonormal_and_makes_blocks_of_the_table(count: int) -> None:
+    basis = torch.tensor(dihedral_waves(count), dtype=torch.float64)
+    basis = basis / basis.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(basis @ basis.t(), torch.eye(2 * count, dtype=torch.float64))
+    axis = sg.e2(count).axes[0]
+    table = torch.randn(2 * count, dtype=torch.float64)[relative_elements(axis, axis).index]
+    blocks = (basis @ table @ basis.t()).reshape(count, 2, count, 2)
+    for a, b in itertools.permutations(range(count), 2):
+        assert blocks[a, :, b].abs().max() < 1e-12
+
+
 def ways(layer: sg.GroupConv) -> list[type]:
     return [type(step) for step in layer.plan.steps]
 
@@ -90,6 +108,7 @@ def ways(layer: sg.GroupConv) -> list[type]:
 def test_what_is_chosen_for_the_papers_layers() -> None:
     assert ways(sg.GroupConv(32, 32, 7, grid=sg.se2(8))) == [Fourier, Space]
     assert ways(sg.GroupConv(32, 32, 7, grid=sg.scale2(8))) == [Band, Space]
+    assert ways(sg.GroupConv(32, 32, 7, grid=sg.e2(8))) == [Dihedral, Space]
     sim2 = sg.GroupConv(32, 32, 7, grid=sg.sim2(8, 8), factorisation="h_separable")
     assert ways(sim2) == [Band, Along, Space]
     assert ways(sg.GroupConv(32, 64, 1, grid=sg.se2(8))) == [Fourier]  # one tap: nothing is left for space
@@ -102,6 +121,8 @@ def test_multiply_adds_over_rotations(n: int) -> None:
     space, blocks, transforms = n * 49 * 64, n / 2 * 4 * 32 * 64, n * n * (32 + 64)
     assert layer.plan.multiply_adds() == blocks + transforms + space
     assert Product(layer.plan.steps[0].contraction, layer.plan.sizes).work == n * n * 32 * 64
+    mirrored = sg.GroupConv(32, 64, 7, grid=sg.e2(n // 2))  # as many elements, as much work
+    assert mirrored.plan.multiply_adds() == layer.plan.multiply_adds()
 
 
 TABLE = [

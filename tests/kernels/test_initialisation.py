@@ -28,7 +28,7 @@ def test_narrow_networks_have_finite_weights(activation: str, hidden: int) -> No
 @pytest.mark.parametrize("activation", ["relu", "leaky_relu"])
 def test_a_layer_that_passes_nothing_is_turned_round(activation: str) -> None:
     network = KernelNetwork(1, 2, sg.KernelConfig(hidden=3, layers=1, activation=activation))
-    network.reset_hidden()
+    network.reset_features()
     network.hidden[2].weight.data.abs_().neg_()
     network.hidden[2].bias.data.abs_().neg_()
     points = torch.linspace(-1, 1, 20)[:, None]
@@ -44,7 +44,7 @@ def test_a_layer_that_passes_nothing_is_turned_round(activation: str) -> None:
 
 def test_sines_stay_as_they_are_drawn() -> None:
     network = KernelNetwork(2, 2, sg.KernelConfig(hidden=1, layers=3, omega0=1e-3))
-    network.reset_hidden()
+    network.reset_features()
     before = copy.deepcopy(network.state_dict())
     network.wake(torch.zeros(5, 2))
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())

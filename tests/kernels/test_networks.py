@@ -42,7 +42,7 @@ def test_omega0_controls_smoothness() -> None:
     for omega0 in (1.0, 3.0, 10.0, 30.0):
         torch.manual_seed(0)
         network = KernelNetwork(1, 32, sg.KernelConfig(omega0=omega0))
-        network.reset_hidden()
+        network.reset_features()
         network.reset_out(1.0)
         values = network(line)
         roughness.append((values.diff(dim=0).square().mean() / values.var()).item())

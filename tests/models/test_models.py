@@ -1,3 +1,5 @@
+import warnings
+
 import pytest
 import torch
 
@@ -70,3 +72,26 @@ def test_bad_settings() -> None:
         sg.models.create("resnett", sg.se2(4))
     with pytest.raises(ValueError, match="width must be positive, got 0"):
         sg.models.resnet(sg.se2(4), width=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("resnet", 28), ("resnet", 29), ("resnet", 26), ("allcnnc", 32), ("allcnnc", 17)]
+)
+def test_antialiased_models_keep_weights_and_quarter_turns(name: str, size: int) -> None:
+    torch.manual_seed(0)
+    settings = {"in_channels": 1, "width": 0.1, "image_size": size}
+    model = sg.models.create(name, sg.se2(4), antialias=True, **settings)
+    plain = sg.models.create(name, sg.se2(4), **settings)
+    assert {k: v.shape for k, v in model.state_dict().items()} == {k: v.shape for k, v in plain.state_dict().items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", sg.EquivarianceWarning)
+        sg.testing.assert_equivariant(model, torch.randn(3, 1, size, size), grid=sg.se2(4))
+
+
+def test_the_plain_models_do_not_change() -> None:
+    """Weights of before load and mean the same: no filter, no mean, the paper's last kernel."""
+    pools = [m for m in sg.models.resnet(sg.se2(4), width=0.1) if isinstance(m, sg.SpatialPool | sg.GroupPool)]
+    assert [str(pool) for pool in pools] == [
+        *["SpatialPool('max', kernel_size=2, stride=2, padding=0)"] * 2,
+        "GroupPool('max', space=True)",
+    ]

@@ -332,3 +332,34 @@ def test_the_warning_is_right() -> None:
 
 def test_plain_cnns_may_stride_as_they_like() -> None:
     sg.GroupConv(1, 1, 3, grid=sg.translation2(), stride=2)(torch.randn(1, 1, 1, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: sg.LiftingConv(1, 2, 3, grid=sg.se2(4))(torch.randn(1, 1, 8, 8, 8)),
+            r"takes \(b, c, y, x\), got 5 axes.*acts on R\^2; \(z, y, x\) is for se3, scale3, translation3",
+        ),
+        (
+            lambda: sg.LiftingConv(1, 2, 3, grid=sg.se3())(torch.randn(1, 1, 8, 8)),
+            r"takes \(b, c, z, y, x\), got 4 axes.*acts on R\^3; \(y, x\) is for se2, e2, scale2, sim2, translation2",
+        ),
+        (
+            lambda: sg.GroupConv(32, 64, 15, grid=sg.se3(), factorisation="nonseparable"),
+            r"kernel_size=15 in 3 dimensions .* would take 17.6 GB to sample, more than 4 GB; kernels of up to 9 fit",
+        ),
+        (lambda: sg.models.resnet(sg.se3(), kernel_size=4), r"kernel_size must be odd.*got 4"),
+        (
+            lambda: sg.ResidualBlock(2, 2, 3, grid=sg.se2(4), out_grid=sg.e2(4)),
+            r"must sample one group, got SO2\(space=2\) and O2\(space=2\)",
+        ),
+        (
+            lambda: sg.GroupConv(2, 2, 3, grid=sg.se3(), factorisation="h_separable"),
+            r"'h_separable' needs two coordinates of H to tell apart.*got a grid with rotation",
+        ),
+    ],
+)
+def test_groups_and_inputs_that_do_not_go_together(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -59,7 +59,7 @@ def test_spatial_pool_pools_every_element_by_itself(reduce: str, space) -> None:
 
 
 def test_pool_bad_input() -> None:
-    with pytest.raises(ValueError, match="reduce must be one of max, mean, sum; got 'median'"):
+    with pytest.raises(ValueError, match="reduce must be one of max, mean, sum, logsumexp, peak; got 'median'"):
         sg.GroupPool("median")
     with pytest.raises(ValueError, match="reduce must be one of max, mean; got 'sum'"):
         sg.SpatialPool("sum")

@@ -5,6 +5,7 @@ from torch import nn
 from training_helpers import GRID, NETWORK
 
 from sepgconv import KernelConfig
+from sepgconv.grids import GRIDS
 from sepgconv.training import (
     Checkpoints,
     Classifier,
@@ -30,10 +31,14 @@ def test_a_classifier_is_made_again_from_its_plain_settings():
     assert Classifier.from_config({**first.hparams, "network": earlier}).network.recompute
 
 
-@pytest.mark.parametrize("group", ["se2", "scale2", "sim2", "translation2"])
-def test_every_group_can_be_named(group):
-    grid = GridConfig(group, rotations=4, scales=2).build()
-    assert grid.size == {"se2": 4, "scale2": 2, "sim2": 8, "translation2": 1}[group]
+def test_every_group_can_be_named():
+    sizes = {"se2": 12, "e2": 24, "scale2": 2, "sim2": 24, "se3": 12, "scale3": 2, "scale1": 2}
+    for group in GRIDS:
+        config = GridConfig(group, rotations=12, scales=2, sampling="fixed", scale_sampling="random")
+        grid = config.build()
+        assert grid.size == sizes.get(group, 1)
+        expected = {"rotations": "fixed", "scales": "random"}
+        assert all(axis.sampling == expected[axis.keyword] for axis in grid.axes)
 
 
 def test_every_model_can_be_named():
@@ -44,7 +49,8 @@ def test_every_model_can_be_named():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: GridConfig("se3"), r"group must be one of se2, .*got 'se3'"),  # pyright: ignore[reportArgumentType]
+        (lambda: GridConfig("se4"), r"group must be one of se2, e2, .*got 'se4'"),
+        (lambda: GridConfig("se3", rotations=7).build(), r"rotations must be one of 12, 24, 60, got 7"),
         (lambda: OptimiserConfig("sgd"), r"schedule must be one of paper, onecycle; got 'sgd'"),  # pyright: ignore[reportArgumentType]
         (lambda: OptimiserConfig(lr=0.0), r"lr must be positive, got 0.0"),
         (lambda: NetworkConfig("resnett").build(GRID.build()), r"did you mean 'resnet'"),

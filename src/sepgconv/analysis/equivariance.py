@@ -5,7 +5,8 @@ tables made here show it, beside the error of interpolating the picture itself. 
 `python -m sepgconv.analysis.equivariance`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -13,10 +14,12 @@ from torch import Tensor, nn
 
 import sepgconv as sg
 from sepgconv.actions import act, transform_space
+from sepgconv.data import rotate
 from sepgconv.testing import equivariance_error, relative
 
 OMEGAS = (1.0, 3.0, 10.0)
 SCALES = (4, 7, 13)
+CUTOFFS = (None, 0.5, 0.4, 0.3)
 
 
 def smooth_image(size: int = 33, element: Float[Tensor, "2 2"] | None = None) -> Float[Tensor, "1 1 y x"]:
@@ -33,12 +36,20 @@ def smooth_image(size: int = 33, element: Float[Tensor, "2 2"] | None = None) ->
     return image[None, None]
 
 
-def two_layers(grid: sg.Grid, omega0: float, *, size: int = 9) -> nn.Sequential:
-    """A lifting and a group convolution with the nonlinearity between and after."""
-    kernel = sg.KernelConfig(omega0=omega0)
+def two_layers(
+    grid: sg.Grid,
+    omega0: float,
+    *,
+    size: int = 9,
+    cutoff: float | None = None,
+    between: nn.Module | None = None,
+    after: nn.Module | None = None,
+) -> nn.Sequential:
+    """A lifting and a group convolution with a nonlinearity between and after: ReLU, unless told."""
+    kernel = sg.KernelConfig(omega0=omega0, cutoff=cutoff)
     lift = sg.LiftingConv(1, 4, size, grid=grid, kernel=kernel)
     conv = sg.GroupConv(4, 4, size, grid=grid, kernel=kernel)
-    return nn.Sequential(lift, nn.ReLU(), conv, nn.ReLU()).double().eval()
+    return nn.Sequential(lift, between or nn.ReLU(), conv, after or nn.ReLU()).double().eval()
 
 
 def averaged(net: nn.Module, grid: sg.Grid, draws: int) -> Callable[[Tensor], Tensor]:
@@ -57,17 +68,18 @@ def averaged(net: nn.Module, grid: sg.Grid, draws: int) -> Callable[[Tensor], Te
 
 
 def rotation_errors(
-    degrees: float, rotations: int, omega0: float, *, draws: int = 1, seeds: int = 3
+    degrees: float, rotations: int, omega0: float, *, draws: int = 1, seeds: int = 3, **settings: Any
 ) -> tuple[float, float]:
     """Relative error of a two-layer SE(2) net for one turn of a smooth image, and that of interpolating the image.
 
-    With one draw the grid is the fixed one; with several it is sampled at random and the outputs are averaged.
+    With one draw the grid is the fixed one; with several it is sampled at random and the outputs are averaged. Further
+    settings are those of `two_layers`.
     """
     errors, alone = [], 0.0
     for seed in range(seeds):
         torch.manual_seed(seed)
         grid = sg.se2(rotations, sampling="random" if draws > 1 else "fixed")
-        net = two_layers(grid, omega0)
+        net = two_layers(grid, omega0, **settings)
         element = torch.tensor([degrees * torch.pi / 180], dtype=torch.float64)
         report = equivariance_error(averaged(net, grid, draws), smooth_image(), grid=grid, elements=[element])
         errors.append(report[0].error)
@@ -118,6 +130,38 @@ def rotation_table() -> list[tuple[float, int, dict[str, float], float]]:
     return rows
 
 
+def band_limit_table(cutoffs: Iterable[float | None] = CUTOFFS) -> list[tuple[float | None, dict[str, float]]]:
+    """(cut-off, errors by nonlinearity) for a turn by 45° with ω₀ = 10 and 8 rotations."""
+    linear, relu, silu = nn.Identity(), nn.ReLU(), nn.SiLU()
+    cases = {
+        "none": (linear, linear),
+        "ReLU between": (relu, linear),
+        "ReLU between and after": (relu, relu),
+        "the same, then pooled": (relu, nn.Sequential(relu, sg.SpatialPool("mean", 3, stride=2, antialias=True))),
+        "SiLU between and after": (silu, silu),
+    }
+    rows: list[tuple[float | None, dict[str, float]]] = []
+    for cutoff in cutoffs:
+        found = {
+            name: rotation_errors(45.0, 8, 10.0, cutoff=cutoff, between=between, after=after)[0]
+            for name, (between, after) in cases.items()
+        }
+        rows.append((cutoff, found))
+    return rows
+
+
+@torch.no_grad()
+def logit_changes(net: nn.Module, images: Float[Tensor, "b 1 y x"], degrees: Iterable[float]) -> list[float]:
+    """How much turns of the images change a network's logits, relative to how much these vary from image to image.
+
+    Both in the Euclidean norm over all images: 0 for an invariant network, and about √2 for one that sees nothing that
+    a turn leaves.
+    """
+    logits = net.eval()(images)
+    spread = (logits - logits.mean(0)).norm()
+    return [((net(rotate(images, angle)) - logits).norm() / spread).item() for angle in degrees]
+
+
 def dilation_table() -> list[tuple[str, float, int, float, float, float]]:
     """(group, ω₀, scales, errors at one and at all scales, of interpolation) for a step of `scale2` and `sim2`."""
     makers = {"scale2": lambda n: sg.scale2(n, 3**0.5), "sim2": lambda n: sg.sim2(4, n, 3**0.5)}
@@ -130,13 +174,17 @@ def dilation_table() -> list[tuple[str, float, int, float, float, float]]:
 
 
 def as_markdown() -> str:
-    """Both tables."""
+    """All tables."""
     lines = ["| ω₀ | rotations | 45°, fixed grid | 10°, random grids | 30°, random grids | interpolating the image |"]
     lines.append("|---|---|---|---|---|---|")
     for omega0, rotations, errors, alone in rotation_table():
         lines.append(
             f"| {omega0:g} | {rotations} | " + " | ".join(f"{e:.1e}" for e in [*errors.values(), alone]) + " |"
         )
+    table = band_limit_table()
+    lines += ["", f"| cut-off | {' | '.join(table[0][1])} |", "|---" * (len(table[0][1]) + 1) + "|"]
+    for cutoff, errors in table:
+        lines.append(f"| {cutoff or 'none'} | {' | '.join(f'{e:.1e}' for e in errors.values())} |")
     lines += [
         "",
         "| group | ω₀ | scales | error, one scale | error, all scales | interpolating the image |",

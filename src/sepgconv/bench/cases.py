@@ -1,12 +1,12 @@
 """What is measured: the paper's ResNet on several groups, and what it is compared with."""
 
 import fnmatch
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sepgconv.grids import GRIDS
+
 KINDS = ("plain", "resnet", "escnn")
-LABELS = {"se2": "SE(2)", "scale2": "R²⋊R⁺", "sim2": "Sim(2)"}
 
 
 @dataclass(frozen=True)
@@ -15,10 +15,11 @@ class Case:
 
     Args:
         kind: `resnet` (ours), `plain` (stock torch) or `escnn`.
-        group: the function that makes the grid.
+        group: its name among `GRIDS`.
         counts: its number of elements per axis.
         factorisation: of the kernels.
         recompute: whether activations are computed again in the backward pass.
+        space: dimension of the images: volumes are smaller, in smaller batches through narrower networks.
         variant: of an exported network, which.
     """
 
@@ -27,13 +28,14 @@ class Case:
     counts: tuple[int, ...] = ()
     factorisation: str = ""
     recompute: bool = False
+    space: int = 2
     variant: str = ""
 
     @property
     def name(self) -> str:
         """How the command line calls it, e.g. `sim2-4x4-h_separable`."""
         counts = "x".join(map(str, self.counts))
-        kind = "" if self.kind == "resnet" else self.kind
+        kind = "" if self.kind == "resnet" else self.kind + ("3" if self.space == 3 else "")
         parts = (kind, self.group, counts, self.factorisation, "recompute" if self.recompute else "")
         return "-".join(part for part in parts if part)
 
@@ -41,8 +43,8 @@ class Case:
     def label(self) -> str:
         """What tables and plots call it."""
         if self.kind == "plain":
-            return "plain CNN"
-        group = " ".join([LABELS[self.group], "×".join(map(str, self.counts))])
+            return "plain CNN" if self.space == 2 else "plain CNN of volumes"
+        group = " ".join([GRIDS[self.group].label, "×".join(map(str, self.counts))])
         if self.kind == "escnn":
             return f"escnn, {group}, regular"
         return f"{group}, {self.factorisation}" + (", recompute" if self.recompute else "")
@@ -50,10 +52,11 @@ class Case:
     @property
     def size(self) -> int:
         """|H|."""
-        return math.prod(self.counts)
+        return GRIDS[self.group].make(*self.counts).size if self.group else 1
 
 
 PLAIN = Case("plain")
+PLAIN3 = Case("plain", space=3)
 ESCNN = Case("escnn", "se2", (8,))
 CASES = (
     Case("resnet", "se2", (4,), "separable"),
@@ -64,11 +67,13 @@ CASES = (
     Case("resnet", "se2", (8,), "dseparable"),
     Case("resnet", "se2", (8,), "gseparable"),
     Case("resnet", "se2", (8,), "nonseparable"),
+    Case("resnet", "e2", (8,), "separable"),
     Case("resnet", "scale2", (8,), "separable"),
     Case("resnet", "sim2", (4, 4), "separable"),
     Case("resnet", "sim2", (4, 4), "h_separable"),
     Case("resnet", "sim2", (8, 8), "h_separable"),
     Case("resnet", "sim2", (8, 8), "h_separable", recompute=True),
+    Case("resnet", "se3", (24,), "separable", space=3),
 )
 QUICK = ("se2-4-separable", "sim2-4x4-h_separable")
 
@@ -77,6 +82,6 @@ def choose(patterns: Sequence[str], cases: Sequence[Case] = CASES) -> list[Case]
     """The cases whose name fits one of the patterns (`*` stands for anything), in their own order."""
     names = [case.name for case in cases]
     for pattern in patterns:
-        if pattern != PLAIN.name and not fnmatch.filter(names, pattern):
+        if pattern not in (PLAIN.name, PLAIN3.name) and not fnmatch.filter(names, pattern):
             raise ValueError(f"only must fit one of {', '.join([PLAIN.name, *names])}; got {pattern!r}")
     return [case for case in cases if any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)]

@@ -6,64 +6,73 @@ import torch
 from torch import Tensor, nn
 
 import sepgconv as sg
+from sepgconv.grids import GRIDS
 from sepgconv.models._resnet import widen
+
+STOCK = {
+    2: (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AdaptiveMaxPool2d, 7),
+    3: (nn.Conv3d, nn.BatchNorm3d, nn.MaxPool3d, nn.AdaptiveMaxPool3d, 5),
+}
+"""Stock layers by the dimension of space, and the kernel size that `resnet` has there."""
 
 
 class PlainBlock(nn.Module):
     """The residual block of the paper's ResNet with stock convolutions."""
 
-    def __init__(self, in_channels: int, out_channels: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, space: int) -> None:
         super().__init__()
+        conv, norm, _, _, size = STOCK[space]
         self.body = nn.Sequential(
-            nn.Conv2d(in_channels, in_channels, 7, padding=3, bias=False),
-            nn.BatchNorm2d(in_channels),
+            conv(in_channels, in_channels, size, padding=size // 2, bias=False),
+            norm(in_channels),
             nn.ReLU(inplace=True),
-            nn.Conv2d(in_channels, out_channels, 7, padding=3, bias=False),
-            nn.BatchNorm2d(out_channels),
+            conv(in_channels, out_channels, size, padding=size // 2, bias=False),
+            norm(out_channels),
             nn.ReLU(inplace=True),
         )
         same = in_channels == out_channels
-        self.shortcut = nn.Identity() if same else nn.Conv2d(in_channels, out_channels, 1, bias=False)
+        self.shortcut = nn.Identity() if same else conv(in_channels, out_channels, 1, bias=False)
 
     def forward(self, features: Tensor) -> Tensor:
         """Adds the block's output to the shortcut's."""
         return (self.body(features) + self.shortcut(features)).relu_()
 
 
-def plain_cnn(width: float = 1.0) -> nn.Module:
-    """The paper's ResNet for 28×28 images as one writes it without groups: same widths, same kernel sizes."""
+def plain_cnn(width: float = 1.0, space: int = 2) -> nn.Module:
+    """The paper's ResNet for images or volumes as one writes it without groups: same widths, same kernel sizes."""
     narrow, wide = widen(32, width), widen(64, width)
+    conv, norm, pool, end, size = STOCK[space]
     return nn.Sequential(
-        nn.Conv2d(1, narrow, 7, padding=3, bias=False),
-        nn.BatchNorm2d(narrow),
+        conv(1, narrow, size, padding=size // 2, bias=False),
+        norm(narrow),
         nn.ReLU(inplace=True),
-        PlainBlock(narrow, narrow),
-        nn.BatchNorm2d(narrow),
-        nn.MaxPool2d(2),
+        PlainBlock(narrow, narrow, space),
+        norm(narrow),
+        pool(2),
         nn.ReLU(inplace=True),
-        PlainBlock(narrow, wide),
-        nn.BatchNorm2d(wide),
-        nn.MaxPool2d(2),
+        PlainBlock(narrow, wide, space),
+        norm(wide),
+        pool(2),
         nn.ReLU(inplace=True),
-        nn.Conv2d(wide, wide, 3, bias=False),
-        nn.BatchNorm2d(wide),
+        conv(wide, wide, 3, bias=False),
+        norm(wide),
         nn.ReLU(inplace=True),
-        nn.AdaptiveMaxPool2d(1),
+        end(1),
         nn.Flatten(),
         nn.Linear(wide, 256, bias=False),
         nn.BatchNorm1d(256),
         nn.ReLU(inplace=True),
         nn.Dropout(0.3),
         nn.Linear(256, 10),
-    ).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    ).to(memory_format=torch.channels_last if space == 2 else torch.channels_last_3d)  # pyright: ignore[reportCallIssue]
 
 
 def build(case: dict[str, Any], width: float) -> nn.Module:
     """The network of a case: the plain CNN, or the paper's ResNet with one hidden kernel layer."""
     if case["kind"] == "plain":
-        return plain_cnn(width)
+        return plain_cnn(width, case.get("space", 2))
     return sg.models.resnet(
-        getattr(sg, case["group"])(*case["counts"]),
+        GRIDS[case["group"]].make(*case["counts"]),
         factorisation=case["factorisation"],
         kernel=sg.KernelConfig(layers=1),
         width=width,

@@ -8,9 +8,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from sepgconv.bench.cases import LABELS
 from sepgconv.bench.measure import Measurement
 from sepgconv.bench.report import ratio
+from sepgconv.grids import GRIDS
 
 COLOURS = {
     "separable": "#1b6ca8",
@@ -21,7 +21,7 @@ COLOURS = {
     "nonseparable": "#c0392b",
     "": "#000000",
 }
-MARKERS = {"se2": "o", "scale2": "^", "sim2": "s"}
+MARKERS = dict(zip(GRIDS, "oP^s*DvXhp", strict=True))
 BESIDE = {"scale2": 1.08}  # so that groups of one size do not hide each other
 TITLES = {"train": "training step", "infer": "inference"}
 
@@ -59,7 +59,9 @@ def _panel(axes: Axes, measured: Sequence[Measurement], phase: str) -> None:
         bars = [[m - low for m, low in zip(medians, lows, strict=True)]]
         bars += [[high - m for m, high in zip(medians, highs, strict=True)]]
         name = "regular" if kind == "escnn" else factorisation
-        label = f"{'escnn, ' if kind == 'escnn' else ''}{LABELS[group]}, {name}{', recompute' if recompute else ''}"
+        label = (
+            f"{'escnn, ' if kind == 'escnn' else ''}{GRIDS[group].label}, {name}{', recompute' if recompute else ''}"
+        )
         axes.errorbar(
             sizes,
             medians,

@@ -26,12 +26,13 @@ def peak_memory() -> int:
         return size if sys.platform == "darwin" else 1024 * size
 
 
-def steps(model: Any, batch: int, size: int) -> dict[str, Callable[[], float]]:
+def steps(model: Any, batch: int, shape: list[int]) -> dict[str, Callable[[], float]]:
     """What can be asked for; every step returns how many seconds it took."""
     import torch
     from torch.nn import functional as F
 
-    images = torch.randn(batch, 1, size, size).contiguous(memory_format=torch.channels_last)
+    layout = torch.channels_last if len(shape) == 2 else torch.channels_last_3d
+    images = torch.randn(batch, 1, *shape).contiguous(memory_format=layout)
     labels = torch.randint(10, (batch,))
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-4)
 
@@ -74,10 +75,10 @@ def main() -> None:
     networks = runpy.run_path(task["networks"])
     model = networks["build"](task["case"], task["width"])
     count = networks.get("multiply_adds")
-    macs = count(model.eval(), torch.zeros(1, 1, task["size"], task["size"])) if count else None
+    macs = count(model.eval(), torch.zeros(1, 1, *task["shape"])) if count else None
     if task["compile"]:
         model.compile()
-    run = steps(model, task["batch"], task["size"])
+    run = steps(model, task["batch"], task["shape"])
     parameters = sum(p.numel() for p in model.parameters())
     answer(parameters=parameters, multiply_adds=macs, torch=torch.__version__)
     for line in sys.stdin:

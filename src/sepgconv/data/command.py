@@ -25,9 +25,8 @@ def list_sets(root: str | os.PathLike[str] | None = None) -> None:
     for column in table.columns[1:6]:
         column.justify = "right"
     for e in ENTRIES.values():
-        c, y, x = e.shape
         sizes = [f"{size:,}" for size in e.sizes]
-        table.add_row(e.name, str(len(e.class_names)), f"{c}×{y}×{x}", *sizes, e.at_hand(root))
+        table.add_row(e.name, str(len(e.class_names)), "×".join(map(str, e.shape)), *sizes, e.at_hand(root))
     console = Console()
     console.print(table)
     console.print(f"looked for in {data_root(root)}", soft_wrap=True, highlight=False)

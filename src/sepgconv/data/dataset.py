@@ -19,14 +19,14 @@ class Split:
         labels: `int64`, class numbers from 0.
 
     Shapes:
-        images `(n, c, y, x)`, labels `(n,)`.
+        images `(n, c, y, x)`, or one or three axes of space; labels `(n,)`.
     """
 
     images: Tensor
     labels: Tensor
 
     def __post_init__(self) -> None:
-        if self.images.dtype != torch.uint8 or self.images.dim() != 4:
+        if self.images.dtype != torch.uint8 or not 3 <= self.images.dim() <= 5:
             raise ValueError(
                 "images must be a uint8 tensor (n, c, y, x), "
                 f"got {self.images.dtype} of shape {tuple(self.images.shape)}"
@@ -93,10 +93,9 @@ class DataSet:
         return {"train": self.train, "valid": self.valid, "test": self.test}
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of an image."""
-        c, y, x = self.train.images.shape[1:]
-        return c, y, x
+    def shape(self) -> tuple[int, ...]:
+        """Channels, height and width of an image; of signals and volumes, channels and the axes of space."""
+        return tuple(self.train.images.shape[1:])
 
     @property
     def mean(self) -> tuple[float, ...]:

@@ -22,7 +22,7 @@ class Entry:
 
     Args:
         name: as `load` takes it.
-        shape: channels, height, width.
+        shape: channels, height, width; of signals and volumes, channels and the axes of space.
         sizes: of train, valid and test.
         class_names: one per class.
         read: from root, seed and whether to download to the three splits.
@@ -31,7 +31,7 @@ class Entry:
     """
 
     name: str
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     sizes: tuple[int, int, int]
     class_names: tuple[str, ...]
     read: Reader
@@ -103,7 +103,20 @@ def _read_embedded(root: str | os.PathLike[str] | None, seed: int, download: boo
     return read()
 
 
+def _read_volumes(root: str | os.PathLike[str] | None, seed: int, download: bool) -> Splits:
+    from .synthetic import read_volumes
+
+    return read_volumes()
+
+
+def _read_signals(root: str | os.PathLike[str] | None, seed: int, download: bool) -> Splits:
+    from .synthetic import read_signals
+
+    return read_signals(seed=seed)
+
+
 _DIGITS = tuple("0123456789")
+_KINDS = ("rising chirp", "falling chirp", "decaying pulse", "growing pulse", "lone pulse", "pair of pulses")
 _GREY, _COLOUR = (1, 28, 28), (3, 32, 32)
 
 ENTRIES = {
@@ -114,6 +127,15 @@ ENTRIES = {
         *(
             Entry(v.name, _GREY, (10_000, 2_000, 50_000), _DIGITS, v.read, mnist.SOURCE, generated=True)
             for v in variants.VARIANTS
+        ),
+        Entry(
+            "mnist-rot-selection",
+            _GREY,
+            (10_000, 2_000, variants.SELECTION),
+            _DIGITS,
+            variants.VARIANTS[0].read_selection,
+            mnist.SOURCE,
+            generated=True,
         ),
         Entry("mnist-rot-original", _GREY, (10_000, 2_000, 50_000), _DIGITS, amat.read, amat.SOURCE),
         Entry(
@@ -132,6 +154,8 @@ ENTRIES = {
             cifar.CIFAR100.read,
             cifar.CIFAR100.source,
         ),
+        Entry("digits3d", (1, 16, 16, 16), (4_500, 500, 1_000), _DIGITS, _read_volumes),
+        Entry("signals", (1, 128), (3_000, 600, 1_200), _KINDS, _read_signals),
         Entry(
             first_galaxies.NAME,
             (1, first_galaxies.SIZE, first_galaxies.SIZE),

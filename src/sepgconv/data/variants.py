@@ -3,6 +3,9 @@
 62,000 of the 70,000 images are drawn and split into 10,000 / 2,000 / 50,000. Each is scaled by a factor
 from [0.3, 1] (padded with zeros to its old size), turned by an angle from [0°, 360°), or both in that order:
 bicubic, clipped to [0, 255] and rounded. Everything is drawn from the seed; the result is kept on disk.
+
+The 8,000 images that no split holds are the selection set: what networks are compared on before the winner sees the
+test set. `mnist-rot-selection` is MNIST-rot with these in the place of its test images.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from .resample import rotate, scale
 FORMAT = 1  # raise it whenever the same seed would give other images
 FOLDER = "generated"
 SIZES = {"train": 10_000, "valid": 2_000, "test": 50_000}
+SELECTION = 8_000
 SCALES = (0.3, 1.0)
 BATCH = 100
 
@@ -56,19 +60,32 @@ class Variant:
             raise ValueError(f"{self.name} needs {total} source images, got {len(source)}")
         # All three variants of a seed draw the same numbers, so they show the same digits.
         random = torch.Generator().manual_seed(seed)
-        chosen = source.take(torch.randperm(len(source), generator=random)[:total])
-        angles, units = torch.rand(2, total, generator=random, dtype=torch.float64)
-        factors = SCALES[0] + (SCALES[1] - SCALES[0]) * units
-        batches = zip(*(v.split(BATCH) for v in (chosen.images, angles * 360, factors)), strict=True)
-        bar = tqdm(batches, desc=self.name, total=-(-total // BATCH), unit_scale=BATCH, disable=None)
-        with _one_thread():
-            images = torch.cat([self._change(*batch) for batch in bar])
-        parts = Split(images, chosen.labels)
+        order = torch.randperm(len(source), generator=random)
+        parts = self._drawn(source.take(order[:total]), torch.rand(2, total, generator=random, dtype=torch.float64))
         starts = torch.tensor([0, *sizes.values()]).cumsum(0).tolist()
         return {
             part: parts.take(torch.arange(start, start + n))
             for (part, n), start in zip(sizes.items(), starts, strict=False)
         }
+
+    def select(self, source: Split, seed: int, sizes: dict[str, int] = SIZES, count: int = SELECTION) -> Split:
+        """Images of the source that no split of this seed holds, scaled and turned as these are."""
+        total = sum(sizes.values())
+        if len(source) < total + count:
+            raise ValueError(f"{self.name} needs {total + count} source images, got {len(source)}")
+        random = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(source), generator=random)
+        torch.rand(2, total, generator=random, dtype=torch.float64)  # the splits' own
+        numbers = torch.rand(2, count, generator=random, dtype=torch.float64)
+        return self._drawn(source.take(order[total : total + count]), numbers)
+
+    def _drawn(self, chosen: Split, numbers: Tensor) -> Split:
+        """Images changed by angles and factors that numbers in [0, 1) stand for."""
+        angles, factors = numbers[0] * 360, SCALES[0] + (SCALES[1] - SCALES[0]) * numbers[1]
+        batches = zip(*(v.split(BATCH) for v in (chosen.images, angles, factors)), strict=True)
+        bar = tqdm(batches, desc=self.name, total=-(-len(chosen) // BATCH), unit_scale=BATCH, disable=None)
+        with _one_thread():
+            return Split(torch.cat([self._change(*batch) for batch in bar]), chosen.labels)
 
     def _change(self, images: Tensor, degrees: Tensor, factors: Tensor) -> Tensor:
         pixels = images.float()
@@ -96,19 +113,30 @@ class Variant:
             source: what gives the images to draw from; all of MNIST unless told.
             sizes: of the splits by name.
         """
-        base = data_root(root)
         key = {"name": self.name, "seed": seed, "format": FORMAT, "sizes": sizes}
-        file = f"{self.name}-seed{seed}-v{FORMAT}.npz"
-        for cached in (folder / file for folder in search_folders(base, (FOLDER,))):
-            if cached.exists() and (splits := _load(cached, key)) is not None:
-                return splits["train"], splits["valid"], splits["test"]
-        images = source() if source else join(*read_mnist(base, download))
-        splits = self.generate(images, seed, sizes)
-        try:
-            _save(output_folder(base, FOLDER) / file, key, splits)
-        except OSError as error:  # a full disk is no reason to throw the images away
-            warnings.warn(f"{file} could not be kept and will be made again: {error}", stacklevel=2)
+        base = data_root(root)
+        splits = _kept(base, key, lambda: self.generate(source() if source else _mnist(base, download), seed, sizes))
         return splits["train"], splits["valid"], splits["test"]
+
+    def read_selection(
+        self,
+        root: str | os.PathLike[str] | None,
+        seed: int,
+        download: bool,
+        *,
+        source: Callable[[], Split] | None = None,
+        sizes: dict[str, int] = SIZES,
+        count: int = SELECTION,
+    ) -> tuple[Split, Split, Split]:
+        """As `read`, with the images that no split holds in the place of the test images."""
+        train, valid, _ = self.read(root, seed, download, source=source, sizes=sizes)
+        key = {"name": f"{self.name}-selection", "seed": seed, "format": FORMAT, "sizes": {"selection": count}}
+        base = data_root(root)
+
+        def make() -> dict[str, Split]:
+            return {"selection": self.select(source() if source else _mnist(base, download), seed, sizes, count)}
+
+        return train, valid, _kept(base, key, make)["selection"]
 
 
 VARIANTS = (
@@ -116,6 +144,25 @@ VARIANTS = (
     Variant("mnist-scale", rotated=False, scaled=True),
     Variant("mnist-rot-scale", rotated=True, scaled=True),
 )
+
+
+def _mnist(base: Path, download: bool) -> Split:
+    """All of MNIST."""
+    return join(*read_mnist(base, download))
+
+
+def _kept(base: Path, key: dict[str, Any], make: Callable[[], dict[str, Split]]) -> dict[str, Split]:
+    """The splits of a key, from the cache if they are there, else made and cached."""
+    file = f"{key['name']}-seed{key['seed']}-v{FORMAT}.npz"
+    for cached in (folder / file for folder in search_folders(base, (FOLDER,))):
+        if cached.exists() and (splits := _load(cached, key)) is not None:
+            return splits
+    splits = make()
+    try:
+        _save(output_folder(base, FOLDER) / file, key, splits)
+    except OSError as error:  # a full disk is no reason to throw the images away
+        warnings.warn(f"{file} could not be kept and will be made again: {error}", stacklevel=3)
+    return splits
 
 
 @contextmanager
@@ -138,7 +185,7 @@ def _save(path: Path, key: dict[str, object], splits: dict[str, Split]) -> None:
         np.savez(file, **arrays)
 
 
-def _load(path: Path, key: dict[str, object]) -> dict[str, Split] | None:
+def _load(path: Path, key: dict[str, Any]) -> dict[str, Split] | None:
     """The splits, or None with a warning if the file is not whole or not of this key."""
     try:
         with np.load(path, allow_pickle=False) as arrays:  # its zip format checks a CRC of each array
@@ -147,11 +194,11 @@ def _load(path: Path, key: dict[str, object]) -> dict[str, Split] | None:
                 raise ValueError(f"it holds {found}, not {key}")
             splits = {
                 part: Split(*(torch.from_numpy(arrays[f"{part}_{kind}"]) for kind in ("images", "labels")))
-                for part in SIZES
+                for part in key["sizes"]
             }
             if {part: len(split) for part, split in splits.items()} != key["sizes"]:
                 raise ValueError(f"it does not hold {key['sizes']} images")
             return splits
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        warnings.warn(f"{path} is damaged and is made anew: {error}", stacklevel=4)
+        warnings.warn(f"{path} is damaged and is made anew: {error}", stacklevel=5)
         return None

@@ -10,7 +10,8 @@ class Sizes:
     """What a plan needs to know.
 
     `names` are those of the parts of H, and `source` and `target` count the elements along each. For each part
-    `circulant` says whether the kernel depends on the difference of two positions modulo their number, and `band` how
+    `circulant` says whether the kernel depends on the difference of two positions modulo their number, `dihedral`
+    whether the elements are rotations and then their mirror images, and `band` how
     many neighbours on either side it sees where it depends on the difference (None: it does not, as between unequal
     samplings).
     """
@@ -24,6 +25,7 @@ class Sizes:
     source: tuple[int, ...]
     target: tuple[int, ...]
     circulant: tuple[bool, ...]
+    dihedral: tuple[bool, ...]
     band: tuple[int | None, ...]
 
     @property

@@ -1,56 +1,71 @@
-"""One sampled one-parameter part of H."""
+"""One sampled part of H."""
 
-import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from sepgconv.groups import Group
+from sepgconv.groups import Group, OneParameter
 
 SAMPLINGS = ("fixed", "random")
+SAME = 1e-6
+"""Distance of two matrices below which they are those of one element."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One one-parameter part of H, sampled at `count` equidistant points of its Lie algebra.
+    """One part of H, and how it is sampled.
 
-    A compact part covers its period; a non-compact one the interval [0, extent]. `support` limits how far a kernel
-    sees along the axis, in units of the algebra (None: everywhere).
+    Args:
+        group: the part.
+        count: how finely it is sampled: the number of rotations or scales.
+        extent: length of a truncated grid in units of the part's coordinate; a compact part covers itself.
+        sampling: `random` shifts the grid in training, `fixed` does not.
+        support: how far a kernel sees along a truncated axis, in the same units (None: everywhere).
     """
 
     group: Group
     count: int
-    extent: float
+    extent: float = 0.0
     sampling: str = "fixed"
     support: float | None = None
 
     def __post_init__(self) -> None:
+        name, counts = self.keyword, self.group.counts
         if not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1:
-            raise ValueError(f"{self.keyword} must be a whole number of at least 1, got {self.count!r}")
+            raise ValueError(f"{name} must be a whole number of at least 1, got {self.count!r}")
+        if counts and self.count not in counts:
+            raise ValueError(f"{name} must be one of {', '.join(map(str, counts))}, got {self.count}")
         if self.sampling not in SAMPLINGS:
             raise ValueError(f"sampling must be one of {', '.join(SAMPLINGS)}; got {self.sampling!r}")
-        if self.group.period is None and self.count > 1 and self.extent <= 0:
-            raise ValueError(
-                f"max_{self.group.name} must be greater than 1 for {self.count} {self.keyword}, "
-                f"got {math.exp(self.extent):g}"
-            )
+        if not self.group.compact and self.count > 1 and not self.extent > 0:
+            raise ValueError(f"{self.count} {name} need an extent greater than 0, got {self.extent:g}")
 
     @property
     def keyword(self) -> str:
         """The name by which users set the count: `rotations`, `scales`."""
-        return f"{self.group.name}s"
+        return self.group.keyword
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return len(self.elements)
+
+    @property
+    def elements(self) -> Float[Tensor, "h dim"]:
+        """The unshifted elements, in float64 and on the CPU."""
+        return self.group.sample(self.count, self.extent)
 
     @property
     def cell(self) -> float:
-        """Distance between neighbouring elements, in the algebra."""
-        return self.extent / (self.count if self.group.period else max(self.count - 1, 1))
+        """Distance between neighbouring elements, where they lie on a line or a circle."""
+        return self.group.cell(self.count, self.extent)
 
     @property
     def farthest(self) -> float:
-        """The largest offset that a kernel sees; coordinates are scaled by it to [−1, 1]."""
-        return self.support or self.extent / 2
+        """How far a kernel sees along a truncated axis."""
+        return self.support or self.extent or 1.0
 
     @property
     def weight(self) -> float:
@@ -58,9 +73,29 @@ class Axis:
 
         A single scale without extent has no volume; its sum has one term, of weight one.
         """
-        return self.cell / self.support if self.support and self.cell else 1 / self.count
+        return self.cell / self.support if self.support and self.cell else 1 / self.size
 
-    @property
-    def points(self) -> Float[Tensor, "count"]:
-        """The unshifted elements' algebra coordinates, in float64 and on the CPU."""
-        return torch.arange(self.count, dtype=torch.float64, device="cpu") * self.cell
+    def several(self, count: int) -> Float[Tensor, "h dim"]:
+        """Elements from end to end, however finely the axis is sampled."""
+        return self.group.sample(self.group.counts[0] if self.group.counts else count, self.extent)
+
+    def coordinates(self, elements: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch c"]:
+        """What kernels see of relative elements, scaled to [−1, 1]."""
+        ranges = [c.range or self.farthest for c in self.group.seen for _ in range(c.columns)]
+        if len(set(ranges)) == 1:
+            return self.group.coordinates(elements) / ranges[0]
+        return self.group.coordinates(elements) / torch.tensor(ranges).to(elements)
+
+    def places(self, element: Float[Tensor, "dim"]) -> Int[Tensor, "h"] | None:
+        """Where each h finds g⁻¹h among the elements, −1 beyond a truncated grid; None if g falls between them."""
+        group, elements = self.group, self.elements
+        moved = group.matrix(group.product(group.inverse(element.double()), elements)).flatten(1)
+        distance = (moved[:, None] - group.matrix(elements).flatten(1)[None]).abs().amax(-1)
+        closest, places = distance.min(1)
+        found = closest < 100 * SAME * moved.abs().amax(-1).clamp_min(1)
+        if not found.any() and not group.compact and isinstance(group, OneParameter):  # all are beyond, or between
+            steps = (group.log(element.double())[0] / (self.cell or 1.0)).item()
+            return None if abs(steps - round(steps)) > 1e-4 else places.fill_(-1)
+        if not found.any() or (group.compact and not found.all()):
+            return None
+        return places.masked_fill(~found, -1)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -17,17 +18,18 @@ KEYS = itertools.count()
 class Grid(nn.Module):
     """A sampling of H, shared by the layers whose features live on it.
 
-    The elements are h·ε for h in an equidistant grid. An axis sampled at random gets a new shift ε, uniform over one
+    The elements are h·ε for h in an unshifted grid. An axis sampled at random gets a new shift ε, uniform over one
     cell, whenever a layer that produces features on the grid runs in training mode; in `eval()` ε is the identity.
-    Element number (…, p, q) of several axes stands at position p·count_q + q of a feature's h axis.
+    The shift stands on the right, so that the grid's own elements map a shifted grid to itself, and h⁻¹h̃ becomes
+    ε⁻¹(h⁻¹h̃)ε̃. Element number (…, p, q) of several axes stands at position p·size_q + q of a feature's h axis.
 
     Args:
         space: dimension d of the space that H acts on.
-        axes: the sampled one-parameter parts of H; none for the plain translation group.
+        axes: the sampled parts of H; none for the plain translation group.
     """
 
     offset: Tensor
-    cells: Tensor
+    """What `group.exp` makes the shift ε of."""
     shape: tuple[int, ...]
     """Number of elements along each axis."""
     size: int
@@ -51,34 +53,34 @@ class Grid(nn.Module):
         self.random = any(axis.sampling == "random" for axis in axes)
         self.key, self.draws, self.moves = next(KEYS), 0, 0
         self.origin: str | None = None
-        self.register_buffer("offset", torch.zeros(len(axes)), persistent=False)
+        self.register_buffer("offset", torch.zeros(self.group.dimension), persistent=False)
         self._sample(tuple(axes))
+        self.widening = self._widening()
 
     def _sample(self, axes: tuple[Axis, ...]) -> None:
         """Takes these axes, at rest."""
-        self.axes, self.shape = axes, tuple(axis.count for axis in axes)
+        self.axes, self.shape = axes, tuple(axis.size for axis in axes)
         self.size = math.prod(self.shape)
         self.settle(self.offset)
 
     def settle(self, like: Tensor) -> None:
         """Puts the grid at rest, in the precision and on the device of a tensor."""
-        self.offset = torch.zeros(len(self.axes), dtype=like.dtype, device=like.device)
-        cells = [axis.cell * (axis.sampling == "random") for axis in self.axes]
-        self.register_buffer("cells", torch.tensor(cells).to(like), persistent=False)
+        self.offset = torch.zeros(self.group.dimension, dtype=like.dtype, device=like.device)
         self.origin, self.moves = None, self.moves + 1
 
-    @property
-    def widening(self) -> float:
-        """How much the largest element of the grid widens a kernel: max_scale, and 1 for rotations."""
-        return math.prod((math.exp(axis.extent) for axis in self.axes if axis.group.period is None), start=1.0)
+    def _widening(self) -> float:
+        """How much the grid's elements widen a kernel at most: max_scale, and 1 for rotations."""
+        matrices = self.group.matrix(self.several(5))
+        return round(torch.linalg.matrix_norm(matrices, ord=2).max().item(), 12)
+
+    def several(self, count: int) -> Float[Tensor, "h dim"]:
+        """Elements from end to end of every axis, however finely the grid is sampled, in float64 and on the CPU."""
+        return _combine([axis.several(count) for axis in self.axes])
 
     @property
     def nominal(self) -> Float[Tensor, "h dim"]:
         """The elements without the shift, in float64 and on the CPU."""
-        if not self.axes:
-            return torch.zeros(1, 0, dtype=torch.float64, device="cpu")
-        points = torch.meshgrid(*(axis.points for axis in self.axes), indexing="ij")
-        return self.group.exp(torch.stack([p.flatten() for p in points], -1))
+        return _combine([axis.elements for axis in self.axes])
 
     @property
     def elements(self) -> Float[Tensor, "h dim"]:
@@ -103,7 +105,12 @@ class Grid(nn.Module):
 
     def _shift(self, origin: str) -> None:
         if self.random:
-            self.offset.copy_((torch.rand_like(self.offset) - 0.5) * self.cells)
+            uniform = torch.rand_like(self.offset).split([axis.group.dimension for axis in self.axes])
+            drawn = [
+                axis.group.draw(part, axis.cell) if axis.sampling == "random" else torch.zeros_like(part)
+                for axis, part in zip(self.axes, uniform, strict=True)
+            ]
+            self.offset.copy_(torch.cat(drawn))
             self.origin = origin
             if not torch.compiler.is_compiling():  # which would compile anew for every count
                 self.draws, self.moves = self.draws + 1, self.moves + 1
@@ -134,6 +141,15 @@ class Grid(nn.Module):
         """Counts and sampling of every axis."""
         axes = [f"{axis.keyword}={axis.count} ({axis.sampling})" for axis in self.axes]
         return ", ".join([f"space={self.space}", *axes])
+
+
+def _combine(parts: Sequence[Float[Tensor, "_ _"]]) -> Float[Tensor, "h dim"]:
+    """All combinations of the parts' elements, the last part running fastest."""
+    result = torch.zeros(1, 0, dtype=torch.float64, device="cpu")
+    for part in parts:
+        pairs = result.repeat_interleave(len(part), 0), part.repeat(len(result), 1)
+        result = torch.cat(pairs, -1)
+    return result
 
 
 def set_resolution(model: nn.Module, **counts: int) -> None:

@@ -1,7 +1,19 @@
 """Groups H acting on R^d, as data."""
 
-from sepgconv.groups._base import Group, Trivial
-from sepgconv.groups._linear import SO2, Dilation
+from sepgconv.groups._base import Coordinate, Group, Trivial
+from sepgconv.groups._linear import SO2, Dilation, OneParameter
+from sepgconv.groups._orthogonal import O2, SO3
 from sepgconv.groups._product import Product, direct_product
 
-__all__ = ["SO2", "Dilation", "Group", "Product", "Trivial", "direct_product"]
+__all__ = [
+    "O2",
+    "SO2",
+    "SO3",
+    "Coordinate",
+    "Dilation",
+    "Group",
+    "OneParameter",
+    "Product",
+    "Trivial",
+    "direct_product",
+]

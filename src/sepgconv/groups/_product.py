@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sepgconv.groups._base import Algebra, Element, Group, Matrix
+from sepgconv.groups._base import Algebra, Columns, Coordinate, Element, Group, Matrix
+from sepgconv.groups._linear import OneParameter
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,26 @@ class Product(Group):
         return sum(factor.dim for factor in self.factors)
 
     @property
+    def dimension(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Sum of the factors' dimensions as manifolds."""
+        return sum(factor.dimension for factor in self.factors)
+
+    @property
+    def numbers(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Sum of what the factors need."""
+        return sum(factor.numbers for factor in self.factors)
+
+    @property
+    def seen(self) -> tuple[Coordinate, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The factors' coordinates, in order."""
+        return tuple(coordinate for factor in self.factors for coordinate in factor.seen)
+
+    @property
+    def commutes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether all factors do."""
+        return all(factor.commutes for factor in self.factors)
+
+    @property
     def parts(self) -> tuple[Group, ...]:
         """The factors' parts, in order."""
         return tuple(part for factor in self.factors for part in factor.parts)
@@ -50,11 +71,25 @@ class Product(Group):
 
     def exp(self, v: Algebra) -> Element:
         """Factor by factor."""
-        return torch.cat([f.exp(x) for f, x in zip(self.factors, self.split(v), strict=True)], dim=-1)
+        vectors = torch.split(v, [factor.dimension for factor in self.factors], dim=-1)
+        return torch.cat([f.exp(x) for f, x in zip(self.factors, vectors, strict=True)], dim=-1)
+
+    def coordinates(self, a: Element) -> Columns:
+        """Factor by factor."""
+        return torch.cat([f.coordinates(x) for f, x in zip(self.factors, self.split(a), strict=True)], dim=-1)
 
     def log(self, a: Element) -> Algebra:
+        """Factor by factor, where all are one-parameter groups."""
+        return torch.cat([_log(f, x) for f, x in zip(self.factors, self.split(a), strict=True)], dim=-1)
+
+    def spread(self, uniform: Float[Tensor, "rows n"], farthest: float) -> Float[Tensor, "rows dim"]:
         """Factor by factor."""
-        return torch.cat([f.log(x) for f, x in zip(self.factors, self.split(a), strict=True)], dim=-1)
+        numbers = torch.split(uniform, [factor.numbers for factor in self.factors], dim=-1)
+        return torch.cat([f.spread(x, farthest) for f, x in zip(self.factors, numbers, strict=True)], dim=-1)
+
+    def describe(self, a: Element) -> str:
+        """Factor by factor."""
+        return ", ".join(f.describe(x) for f, x in zip(self.factors, self.split(a), strict=True))
 
     def matrix(self, a: Element) -> Matrix:
         """The product of the factors' matrices, which commute."""
@@ -69,14 +104,20 @@ class Product(Group):
         return torch.stack(dets).prod(dim=0)
 
 
+def _log(group: Group, a: Element) -> Algebra:
+    if not isinstance(group, OneParameter):
+        raise ValueError(f"{group.name} has no logarithm that is continuous: use its coordinates")
+    return group.log(a)
+
+
 def direct_product(*groups: Group) -> Group:
-    """The direct product of one-parameter groups acting on the same space; a single group is returned as it is."""
+    """The direct product of groups acting on the same space; a single group is returned as it is."""
     if not groups:
         raise ValueError("a direct product needs at least one group; use Trivial(space) for the group of one element")
     parts = tuple(part for group in groups for part in group.parts)
     if len(parts) <= 1:
         return parts[0] if parts else groups[0]
-    names = [part.name for part in parts]
+    names = [coordinate.name for part in parts for coordinate in part.seen]
     if len(set(names)) < len(names):
         raise ValueError(f"the parts of a product must differ, got {names}")
     return Product(groups[0].space, parts)

@@ -12,8 +12,8 @@ class Factor:
     """One factor of a kernel k^{ij}(x, h): the coordinates it sees and the channel indices it carries.
 
     Args:
-        coordinates: names separated by blanks: `x` (space), `h` (the whole subgroup), or one part of it (`rotation`,
-            `scale`); empty for a factor that is constant on the group.
+        coordinates: names separated by blanks: `x` (space), `h` (the whole subgroup), or some of its coordinates
+            (`rotation`, `mirror`, `scale`); empty for a factor that is constant on the group.
         channels: `ij`, `i`, `j` or empty, where i counts input channels and j output channels.
     """
 
@@ -34,18 +34,24 @@ LIFTING = (Factor("x", "ij"),)
 
 
 def resolve(factorisation: str | Sequence[Factor], grid: Grid) -> tuple[Factor, ...]:
-    """A factorisation by name or as a table, with `h` spelled out as the parts of the grid's group."""
-    parts = [axis.group.name for axis in grid.axes]
+    """A factorisation by name or as a table, with `h` spelled out as the coordinates of the grid's group.
+
+    Any function of h⁻¹h̃ is equivariant, so that every table is right on every group that has its coordinates.
+    """
+    parts = coordinate_names(grid)
     if isinstance(factorisation, str):
         if factorisation not in FACTORISATIONS:
             allowed = ", ".join(FACTORISATIONS)
             raise ValueError(f"factorisation must be one of {allowed}, or a table of Factor; got {factorisation!r}")
         if factorisation == "h_separable" and len(parts) < 2:
             raise ValueError(
-                "factorisation 'h_separable' needs a product of rotations and scales such as sim2(), "
-                f"got a grid with {' and '.join(parts) if parts else 'a trivial group'}"
+                "factorisation 'h_separable' needs two coordinates of H to tell apart: a product of rotations and "
+                f"scales such as sim2(), or e2(); got a grid with {parts[0] if parts else 'a trivial group'}"
             )
         table = FACTORISATIONS[factorisation]
+        if factorisation == "h_separable":  # the last coordinate mixes channels, the others follow one by one
+            *others, last = parts
+            table = (Factor(last, "ij"), *(Factor(name, "j") for name in others), Factor("x", "j"))
     else:
         table = tuple(factorisation)
     allowed = ["x", "h", *parts]
@@ -63,6 +69,11 @@ def resolve(factorisation: str | Sequence[Factor], grid: Grid) -> tuple[Factor, 
     if missing := [index for index in "ij" if not any(index in factor.channels for factor in factors)]:
         raise ValueError(f"no factor carries the channel index {' or '.join(missing)}: {table}")
     return tuple(factors)
+
+
+def coordinate_names(grid: Grid) -> list[str]:
+    """What factors may see of H, part by part."""
+    return [coordinate.name for axis in grid.axes for coordinate in axis.group.seen]
 
 
 class Term(NamedTuple):

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from sepgconv.grids import Grid, Relative, relative_elements
 from sepgconv.kernels._factors import Factor, Term
 from sepgconv.kernels._initialisation import initialise
-from sepgconv.kernels._networks import KernelConfig, KernelNetwork
+from sepgconv.kernels._networks import PARAMETRISATIONS, KernelConfig
+from sepgconv.kernels._parametrisation import Domain, Parametrisation
+from sepgconv.kernels._prefilter import Prefilter, filtered
 from sepgconv.kernels._window import ball, taps
 
 Values = Float[Tensor, "*#o_h_k #i #j"]
@@ -42,6 +44,10 @@ class GroupKernel(nn.Module):
     """h⁻¹x for all unshifted output elements and taps, where the window ends at 1: `(o, k, d)`."""
     dets: Tensor
     """|det h| of the unshifted output elements."""
+    lattice: Tensor
+    """Where factors of x are evaluated if there is a prefilter, `(m, d)`."""
+    lattice_window: Tensor
+    """The window there."""
 
     def __init__(
         self,
@@ -57,19 +63,30 @@ class GroupKernel(nn.Module):
         self.channels, self.kernel_size, self.factors = channels, kernel_size, factors
         self.grid, self.source = grid, source
         self.names = [axis.group.name for axis in grid.axes]
+        """Of the parts of H."""
         self.widths = [
             (channels[0] if "i" in f.channels else 1, channels[1] if "j" in f.channels else 1) for f in factors
         ]
         seen = [factor.coordinates.split() for factor in factors]
-        dims = [len(names) + (grid.space - 1) * ("x" in names) for names in seen]
-        sizes = zip(dims, self.widths, strict=True)
-        self.networks = nn.ModuleList(KernelNetwork(dim, math.prod(widths), config) for dim, widths in sizes)
+        found = [
+            [coordinate for axis in grid.axes for coordinate in axis.group.seen if coordinate.name in names]
+            for names in seen
+        ]
         # |h⁻¹x| in these units ends at 1; the largest scale fills the window.
         self.radius = (kernel_size + 1) / 2 / grid.widening
         self.edge = min(1 / self.radius, 1.0)
+        domains = [
+            Domain(grid.space * ("x" in n), tuple(f), self.radius if kernel_size > 1 else 0.0, self.edge)
+            for n, f in zip(seen, found, strict=True)
+        ]
+        make, sizes = PARAMETRISATIONS[config.parametrisation], zip(domains, self.widths, strict=True)
+        self.networks = nn.ModuleList(make(domain, math.prod(widths), config) for domain, widths in sizes)
+        self.prefilter = None
+        if config.parametrisation == "network" and config.cutoff is not None and kernel_size > 1:
+            self.prefilter = Prefilter(config.cutoff, self.radius, grid.space)
         self.gain = UNIT ** len(factors) / math.sqrt(channels[0] * self._reference_taps())
         rank = range(len(self.names))
-        parts = [tuple(part for part in rank if self.names[part] in names) for names in seen]
+        parts = [tuple(part for part in rank if self.columns(part, names)) for names in seen]
         terms = [Term(p, "x" in n, f.channels) for p, n, f in zip(parts, seen, factors, strict=True)]
         volumes = [Term((part,), False, "") for part in rank if source]
         self.terms = (*terms, Term((), True, ""), *volumes)
@@ -80,19 +97,26 @@ class GroupKernel(nn.Module):
         self.reset_parameters()
 
     def _reference_taps(self) -> float:
-        """Mean of Σ_x (window/|det|)² over scales: the spatial fan-in, the same at every resolution of the grid."""
+        """Mean of Σ_x (window/|det|)² over H: the spatial fan-in, the same at every resolution of the grid."""
         if self.kernel_size == 1:
             return 1.0
-        scales = torch.linspace(0, math.log(self.grid.widening), 16, dtype=torch.float64, device="cpu").exp()
-        distance = taps(self.kernel_size, self.grid.space).norm(dim=-1) / self.radius
-        window = self.window(distance / scales[:, None]) / scales[:, None] ** self.grid.space
+        group, elements = self.grid.group, self.grid.several(16)
+        positions = torch.einsum(
+            "hij,kj->hki", group.matrix(group.inverse(elements)), taps(self.kernel_size, self.grid.space)
+        )
+        window = self.window(positions.norm(dim=-1) / self.radius) / group.det(elements).abs()[:, None]
         return window.square().sum(-1).mean().item()
+
+    def columns(self, part: int, names: Sequence[str]) -> list[int]:
+        """Which columns of a part's coordinates belong to these names."""
+        owners = [coordinate.name for coordinate in self.grid.axes[part].group.seen for _ in range(coordinate.columns)]
+        return [column for column, owner in enumerate(owners) if owner in names]
 
     @property
     def like(self) -> Tensor:
         """A weight, for the precision and the device of constants."""
         network = self.networks[0]
-        assert isinstance(network, KernelNetwork)
+        assert isinstance(network, Parametrisation)
         return network.last
 
     @property
@@ -113,8 +137,11 @@ class GroupKernel(nn.Module):
             "points", (inverses[:, None] * taps(self.kernel_size, self.grid.space)[:, None, :]).sum(-1) / self.radius
         )
         constant("dets", group.det(nominal).abs())
+        if self.prefilter:
+            lattice = self.prefilter.lattice
+            constant("lattice", lattice)
+            constant("lattice_window", self.prefilter.window(lattice.norm(dim=-1)))
         self.relatives: tuple[Relative, ...] = ()
-        self.farthest = [axis.farthest for axis in (self.source or self.grid).axes]
         if self.source:
             pairs = zip(self.source.axes, self.grid.axes, strict=True)
             self.relatives = tuple(relative_elements(source, target) for source, target in pairs)
@@ -123,7 +150,7 @@ class GroupKernel(nn.Module):
         """Where the tables `(o, h)` of each part stand among the axes `(o…, h…)`."""
         for part, table in enumerate(self.relatives):
             self.pair_shapes[part][part], self.pair_shapes[part][rank + part] = table.index.shape
-            constant(f"offsets{part}", table.values)
+            constant(f"relative{part}", table.elements)
             constant(f"index{part}", table.index)
             constant(f"volume{part}", table.weight)
         for grid in {self.grid, self.source} - {None}:
@@ -154,54 +181,86 @@ class GroupKernel(nn.Module):
         """The kernel's window as a function of |h⁻¹x|: a ball, which turns into itself and fits the k×k taps.
 
         At the largest scale it reaches 0 at the first tap outside of the k×k. Its edge is a pixel wide at the smallest:
-        a narrower one would fall between pixels, and dilations would not find it again.
+        a narrower one would fall between pixels, and dilations would not find it again. A prefilter takes its reach
+        from the ball.
         """
+        if self.prefilter:
+            return self.prefilter.window(radius)
         return ball(radius, self.edge)
 
     def positions(self) -> tuple[Float[Tensor, "*o k d"], Float[Tensor, "*o k"]]:
         """(hε)⁻¹x = ε⁻¹(h⁻¹x) for all output elements and taps, and the window at each divided by |det hε|."""
         positions, dets = self.points, self.dets
         if self.grid.random:
-            group, back = self.grid.group, self.grid.group.exp(-self.grid.offset.to(self.points))  # ε⁻¹
+            group = self.grid.group
+            back = group.inverse(group.exp(self.grid.offset.to(self.points)))  # ε⁻¹
             # Multiplied and added one by one: a fused product would round differently for each quarter turn.
             positions = (group.matrix(back) * positions.unsqueeze(-2)).sum(-1)
-            dets = dets / group.det(back)
-        window = ball(positions.square().sum(-1).sqrt(), self.edge)
+            dets = dets / group.det(back).abs()
+        if self.prefilter:
+            window = self._filtered_window(positions)
+        else:
+            window = ball(positions.square().sum(-1).sqrt(), self.edge)
         if self.kernel_size > 1:  # a kernel of one tap is a point mass, δ(h⁻¹x)/|det h| = δ(x)
             window = window / dets[:, None]
         shape = (*self.grid.shape, positions.shape[1])
         return positions.reshape(*shape, -1), window.reshape(shape)
 
-    def _offsets(self, part: int) -> Float[Tensor, "offsets"]:
-        """The distinct relative offsets of one part, shifts included, scaled to [−1, 1]."""
+    def _filtered_window(self, positions: Float[Tensor, "o k d"]) -> Float[Tensor, "o k"]:
+        """What a filtered kernel is still to be multiplied by: its factors hold the window, if one of them sees x."""
+        if any("x" in factor.coordinates.split() for factor in self.factors):
+            return torch.ones_like(positions[..., 0])
+        assert self.prefilter is not None
+        return filtered(self.prefilter.spread(positions, self.lattice), self.lattice_window[:, None])[..., 0]
+
+    def filtered_rows(
+        self, factor: Factor, element: tuple[int, ...] | None = None
+    ) -> tuple[Float[Tensor, "rows n"], tuple[int, ...]]:
+        """As `coordinates`, at the prefilter's lattice instead of the taps: `(m,)` for a factor of x alone."""
+        places = self.lattice.expand(*self.grid.shape, *self.lattice.shape)
+        if factor.coordinates == "x":
+            return self.lattice, (len(self.lattice),)
+        return self.coordinates(factor, places, element)
+
+    def relative(self, part: int) -> Float[Tensor, "n c"]:
+        """Coordinates of one part's distinct relative elements ε⁻¹(h⁻¹h̃)ε̃, scaled to [−1, 1]."""
         assert self.source is not None
-        values = getattr(self, f"offsets{part}")
-        if self.source is not self.grid:
-            shift = (self.source.offset - self.grid.offset).to(values)[part]
-            group = self.source.axes[part].group
-            values = group.log(group.exp((values + shift)[:, None]))[:, 0]
-        return values / self.farthest[part]
+        axis, values = self.source.axes[part], getattr(self, f"relative{part}")
+        cancels = self.source is self.grid and axis.group.commutes
+        if (self.source.random or self.grid.random) and not cancels:
+            before, after = (self._shift(grid, part, values) for grid in (self.grid, self.source))
+            values = axis.group.product(axis.group.product(axis.group.inverse(before), values), after)
+        return axis.coordinates(values)
+
+    def _shift(self, grid: Grid, part: int, like: Tensor) -> Float[Tensor, "dim"]:
+        """One part of a grid's shift ε."""
+        groups = [axis.group for axis in grid.axes]
+        return groups[part].exp(grid.offset.to(like).split([group.dimension for group in groups])[part])
 
     def coordinates(
         self, factor: Factor, positions: Float[Tensor, "*o k d"], element: tuple[int, ...] | None = None
     ) -> tuple[Float[Tensor, "rows n"], tuple[int, ...]]:
         """The rows on which a factor's network is evaluated, and how they are laid out.
 
-        A factor that does not see x is evaluated once per distinct relative offset, `(offsets…)`; one that does, at
+        A factor that does not see x is evaluated once per distinct relative element, `(elements…)`; one that does, at
         every output element (or one of them), input element that it sees and tap, `(o…, h…, k)`.
         """
         seen = factor.coordinates.split()
-        parts = [part for part, name in enumerate(self.names) if name in seen]
-        if "x" not in seen:
-            if not parts:
-                return self.points.new_zeros(1, 0), ()
-            axes = torch.meshgrid(*(self._offsets(part) for part in parts), indexing="ij")
-            return torch.stack([axis.flatten() for axis in axes], -1), axes[0].shape
-        columns = [positions.reshape(*self.grid.shape, *(1,) * len(self.names), *positions.shape[-2:])]
-        for part in parts:
-            pairs = self._offsets(part)[getattr(self, f"index{part}")]
-            columns.append(pairs.reshape(*self.pair_shapes[part], 1, 1))
-        if element is not None:
+        chosen = {part: columns for part in range(len(self.names)) if (columns := self.columns(part, seen))}
+        if "x" not in seen and not chosen:
+            return self.points.new_zeros(1, 0), ()
+        found = {part: self.relative(part)[:, columns] for part, columns in chosen.items()}
+        if "x" in seen:
+            columns = [positions.reshape(*self.grid.shape, *(1,) * len(self.names), *positions.shape[-2:])]
+            for part, values in found.items():
+                pairs = values[getattr(self, f"index{part}")]
+                columns.append(pairs.reshape(*self.pair_shapes[part], 1, pairs.shape[-1]))
+        else:
+            columns = [
+                values.reshape(*(len(values) if n == place else 1 for n in range(len(found))), -1)
+                for place, values in enumerate(found.values())
+            ]
+        if element is not None and "x" in seen:
             # An axis on which a column is constant has length 1.
             columns = [c[tuple(min(e, n - 1) for e, n in zip(element, c.shape, strict=False))] for c in columns]
         shape = torch.broadcast_shapes(*(column.shape[:-1] for column in columns))
@@ -211,6 +270,12 @@ class GroupKernel(nn.Module):
     def _evaluate(self, number: int, positions: Float[Tensor, "*o k d"]) -> Values:
         """One factor's values on the current grids."""
         term, rank = self.terms[number], len(self.names)
+        if term.spatial and self.prefilter:
+            rows, shape = self.filtered_rows(self.factors[number])
+            sampled = self.networks[number](rows).reshape(*shape, -1) * self.lattice_window[:, None]
+            values = filtered(self.prefilter.spread(positions, self.lattice), sampled)
+            around = (*self.grid.shape, *(1,) * rank) if len(shape) == 1 else values.shape[: 2 * rank]
+            return values.reshape(*around, -1, *self.widths[number])
         rows, shape = self.coordinates(self.factors[number], positions)
         values = self.networks[number](rows).reshape(*shape, *self.widths[number])
         if term.spatial:

@@ -1,12 +1,15 @@
-"""Kernel networks: small MLPs that map coordinates in a Lie algebra to kernel values."""
+"""Kernel networks: small MLPs that map coordinates to kernel values; and the settings of all parametrisations."""
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from sepgconv.kernels._parametrisation import Domain, Parametrisation
 
 ACTIVATIONS = {"sine": None, "relu": nn.ReLU, "leaky_relu": nn.LeakyReLU, "silu": nn.SiLU}
 DEAD = 0.1
@@ -15,19 +18,25 @@ DEAD = 0.1
 
 @dataclass(frozen=True)
 class KernelConfig:
-    """Settings of the kernel networks.
+    """Settings of what kernels are made of.
 
     Args:
         hidden: width of the hidden layers.
         layers: number of hidden layers after the first.
         omega0: frequency multiplier ω₀ of the sine layers: small is smooth. Other activations ignore it.
         activation: `sine` (a SIREN), or `relu`, `leaky_relu`, `silu`.
+        parametrisation: a name out of `PARAMETRISATIONS`: `network`, to which all of these belong, or `fourier`.
+        cutoff: frequency in cycles per pixel, at the smallest scale, above which kernels are low-passed; None for
+            kernels as they come. 0.5 is what pixels hold. Kernels of one tap are exempt. In the basis `fourier` at most
+            a hundredth of a kernel's energy lies above it, and None stands for 0.4.
     """
 
     hidden: int = 64
     layers: int = 2
     omega0: float = 10.0
     activation: str = "sine"
+    parametrisation: str = "network"
+    cutoff: float | None = None
 
     def __post_init__(self) -> None:
         if self.hidden < 1:
@@ -38,6 +47,14 @@ class KernelConfig:
             raise ValueError(f"omega0 must be a positive number, got {self.omega0!r}")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {self.activation!r}")
+        if self.parametrisation not in PARAMETRISATIONS:
+            allowed = ", ".join(PARAMETRISATIONS)
+            raise ValueError(f"parametrisation must be one of {allowed}; got {self.parametrisation!r}")
+        if self.cutoff is not None and not 0 < self.cutoff <= 0.5:
+            raise ValueError(
+                f"cutoff must be positive and at most 0.5 cycles per pixel, which pixels can just hold; "
+                f"got {self.cutoff!r}"
+            )
 
 
 class Sine(nn.Module):
@@ -52,7 +69,7 @@ class Sine(nn.Module):
         return torch.sin(self.omega0 * x)
 
 
-class KernelNetwork(nn.Module):
+class KernelNetwork(Parametrisation):
     """An MLP from coordinates in [−1, 1]^n to kernel values; without coordinates, a plain learned vector.
 
     Shapes:
@@ -60,22 +77,26 @@ class KernelNetwork(nn.Module):
     """
 
     def __init__(self, in_features: int, out_features: int, config: KernelConfig) -> None:
-        super().__init__()
-        self.in_features, self.out_features, self.config = in_features, out_features, config
-        self.hidden = nn.Sequential()
-        if in_features == 0:
-            self.value = nn.Parameter(torch.empty(1, out_features))
-            return
+        super().__init__(in_features, out_features)
+        self.config = config
         widths = [in_features] + [config.hidden] * (config.layers + 1)
         layers: list[nn.Module] = []
-        for fan_in, fan_out in itertools.pairwise(widths):
+        for fan_in, fan_out in itertools.pairwise(widths if in_features else []):
             activation = ACTIVATIONS[config.activation]
             layers += [nn.Linear(fan_in, fan_out), activation() if activation else Sine(config.omega0)]
         self.hidden = nn.Sequential(*layers)
-        self.out = nn.Linear(config.hidden, out_features)
+        self.read_out(config.hidden)
+
+    def features(self, coordinates: Float[Tensor, "rows n"]) -> Float[Tensor, "rows units"]:
+        """The last hidden layer."""
+        return self.hidden(coordinates)
+
+    def slower(self) -> dict[nn.Parameter, float]:
+        """The hidden layers of a SIREN, whose outputs are multiplied by ω₀."""
+        return dict.fromkeys(self.hidden.parameters(), self.config.omega0) if self.config.activation == "sine" else {}
 
     @torch.no_grad()
-    def reset_hidden(self) -> None:
+    def reset_features(self) -> None:
         """Draws the hidden layers: the SIREN rule (Sitzmann et al. 2020) for sines, He's for the others."""
         sine = self.config.activation == "sine"
         for index, layer in enumerate(m for m in self.hidden if isinstance(m, nn.Linear)):
@@ -104,34 +125,8 @@ class KernelNetwork(nn.Module):
                 inner = -inner
             values = activation(inner)
 
-    @torch.no_grad()
-    def reset_out(self, std: float) -> None:
-        """Draws the last layer with the given standard deviation; values are combinations of hidden units."""
-        if self.in_features == 0:
-            self.value.normal_(std=std)
-        else:
-            self.out.weight.uniform_(-math.sqrt(3) * std, math.sqrt(3) * std)
-            self.out.bias.zero_()
 
-    @property
-    def last(self) -> nn.Parameter:
-        """The weights of which values are linear: the last layer's, or the values themselves."""
-        last = self.out.weight if self.in_features else self.value
-        assert isinstance(last, nn.Parameter)
-        return last
-
-    @torch.no_grad()
-    def scale_out(self, factor: float) -> None:
-        """Multiplies all values."""
-        self.last.mul_(factor)
-
-    def forward(self, coordinates: Float[Tensor, "rows n"]) -> Float[Tensor, "rows out"]:
-        """Kernel values at the given coordinates."""
-        if self.in_features == 0:
-            return self.value.expand(coordinates.shape[0], -1)
-        if "quantized" in type(self.out).__module__:
-            raise ValueError(
-                "kernel networks are functions of real coordinates and cannot be quantised: run the model under "
-                "torch.autocast, or quantise what torch.export makes of it"
-            )
-        return self.out(self.hidden(coordinates))
+PARAMETRISATIONS: dict[str, Callable[[Domain, int, KernelConfig], Parametrisation]] = {
+    "network": lambda domain, values, config: KernelNetwork(domain.columns, values, config),
+}
+"""What kernels may be made of, by the name in `KernelConfig`: from a domain, the number of values and the settings."""

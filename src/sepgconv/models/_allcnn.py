@@ -7,7 +7,7 @@ from torch import nn
 
 from sepgconv.grids import Grid
 from sepgconv.kernels import Factor, KernelConfig
-from sepgconv.models._resnet import widen
+from sepgconv.models._resnet import antialiased, widen
 from sepgconv.models._segments import Layers, Recomputed
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, SpatialPool
 
@@ -23,6 +23,8 @@ def allcnnc(
     kernel_size: int = 3,
     dropout: float = 1.0,
     recompute: bool = False,
+    image_size: int = 32,
+    antialias: bool = False,
 ) -> nn.Sequential:
     """Seven convolutions with spatial extent and two without, pooled to logits over the group.
 
@@ -36,6 +38,8 @@ def allcnnc(
         kernel_size: odd width of the kernels in pixels.
         dropout: multiplies the rates of dropout; 0 leaves it out.
         recompute: whether to compute activations again in the backward pass instead of keeping them.
+        image_size: height of the images in pixels, to which the filters of `antialias` are fitted.
+        antialias: whether features are low-passed where they are subsampled, and space is projected by its mean.
 
     Shapes:
         `(b, in_channels, y, x)` → `(b, num_classes)`
@@ -47,6 +51,11 @@ def allcnnc(
     def conv(before: int, after: int, size: int) -> list[nn.Module]:
         return [GroupConv(before, after, size, **shared), BatchNorm(after), nn.ReLU()]
 
+    pools: list[nn.Module] = [SpatialPool("max", 2), SpatialPool("max", 2)]
+    projection = GroupPool("max")
+    if antialias:
+        pools, _ = antialiased(image_size, 2)
+        projection = GroupPool("max", space="mean")
     sequence = Recomputed if recompute else Layers
     return sequence(
         nn.Dropout(0.2 * dropout),
@@ -54,16 +63,16 @@ def allcnnc(
         BatchNorm(narrow),
         nn.ReLU(),
         *conv(narrow, narrow, kernel_size),
-        SpatialPool("max", 2),
+        pools[0],
         *conv(narrow, narrow, kernel_size),
         nn.Dropout(0.5 * dropout),
         *conv(narrow, wide, kernel_size),
         *conv(wide, wide, kernel_size),
-        SpatialPool("max", 2),
+        pools[1],
         *conv(wide, wide, kernel_size),
         nn.Dropout(0.5 * dropout),
         *conv(wide, wide, kernel_size),
         *conv(wide, wide, 1),
         GroupConv(wide, num_classes, 1, **shared),
-        GroupPool("max"),
+        projection,
     )

@@ -3,6 +3,7 @@
 from sepgconv.nn._block import ResidualBlock
 from sepgconv.nn._conv import GroupConv, LiftingConv
 from sepgconv.nn._norm import BatchNorm
-from sepgconv.nn._pool import GroupPool, SpatialPool
+from sepgconv.nn._pool import SpatialPool
+from sepgconv.nn._projection import GroupPool
 
 __all__ = ["BatchNorm", "GroupConv", "GroupPool", "LiftingConv", "ResidualBlock", "SpatialPool"]

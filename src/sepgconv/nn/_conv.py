@@ -14,7 +14,7 @@ from sepgconv.execution.sizes import Sizes
 from sepgconv.grids import Grid
 from sepgconv.grids._draws import KEY, check_draw
 from sepgconv.kernels import LIFTING, Factor, GroupKernel, KernelConfig, resolve
-from sepgconv.nn._check import AXES, described, symmetric_sampling, whole
+from sepgconv.nn._check import AXES, check_memory, described, groups_for, symmetric_sampling, whole
 from sepgconv.nn._norm import BatchNorm
 
 EXECUTIONS = ("auto", "dense", "structured")
@@ -54,6 +54,7 @@ class _Conv(nn.Module):
             self.padding = whole("padding", padding, 0)
         if execution not in EXECUTIONS:
             raise ValueError(f"execution must be one of {', '.join(EXECUTIONS)}; got {execution!r}")
+        check_memory(kernel_size, channels, factors, kernel, (grid, source))
         self.kernel = GroupKernel(channels, kernel_size, factors=factors, config=kernel, grid=grid, source=source)
         self.bias = nn.Parameter(torch.zeros(channels[1])) if bias else None
         self.redraws = source is not grid
@@ -99,6 +100,7 @@ class _Conv(nn.Module):
             source=kernel.source.shape if kernel.source else (1,) * rank,
             target=kernel.grid.shape,
             circulant=tuple(table.circulant for table in kernel.relatives) or (False,) * rank,
+            dihedral=tuple(table.dihedral for table in kernel.relatives) or (False,) * rank,
             band=tuple(table.band for table in kernel.relatives) or (None,) * rank,
         )
         self._plans = {kind: make_plan(kernel.terms, sizes, self.execution, kind) for kind in ("cpu", "other")}
@@ -179,7 +181,10 @@ class _Conv(nn.Module):
         if not x.is_floating_point():
             raise ValueError(f"{name} takes real floating-point input, got {x.dtype}")
         if x.ndim != self._axes.count(",") + 1:
-            raise ValueError(f"{name} takes {self._axes}, got {x.ndim} axes: {tuple(x.shape)}")
+            others = groups_for(x.ndim - self._axes.count(",") - 1 + space)
+            raise ValueError(
+                f"{name} takes {self._axes}, got {x.ndim} axes: {tuple(x.shape)}; its grid acts on R^{space}{others}"
+            )
         if x.shape[1] != self.in_channels:
             raise ValueError(f"{name} has in_channels={self.in_channels}, got {x.shape[1]}: {tuple(x.shape)}")
         if kernel.source is not None and x.shape[2] != kernel.source.size:

@@ -1,6 +1,5 @@
 """A sweep: the runs that are missing, executed; results kept one by one, failures named, progress shown."""
 
-import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,6 +8,8 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from sepgconv.training.config import GridConfig
 
 from .executors import Executor, Failure, Processes, Work
 from .experiment import Plain, Run, find
@@ -75,8 +76,7 @@ def sweep(
 def cost(run: Run) -> float:
     """A guess at how long a run takes, to begin with the longest: so no core waits for a long one at the end."""
     config, grid = run.config, run.config["grid"]
-    counts = {"se2": ("rotations",), "scale2": ("scales",), "sim2": ("rotations", "scales"), "translation2": ()}
-    elements = math.prod(grid[name] for name in counts[grid["group"]])
+    elements = GridConfig(**grid).build().size
     dense = config["network"]["factorisation"] in ("nonseparable", "dseparable")
     return config["epochs"] * elements * (elements if dense else 2) * config["network"]["width"]
 

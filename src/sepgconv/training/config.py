@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,12 +11,11 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from sepgconv import models
-from sepgconv.grids import Grid, scale2, se2, sim2, translation2
-from sepgconv.kernels import KernelConfig, KernelNetwork
+from sepgconv.grids import GRIDS, Grid
+from sepgconv.kernels import KernelConfig
 
 from .schedule import OneCycle
 
-Group = Literal["se2", "scale2", "sim2", "translation2"]
 Schedule = Literal["onecycle", "paper"]
 
 
@@ -30,7 +29,8 @@ class GridConfig:
     """The group and how it is sampled; settings of axes that the group does not have are ignored.
 
     Args:
-        group: `se2`, `scale2`, `sim2`, or `translation2` for a plain CNN.
+        group: a name out of `GRIDS`: `se2`, `e2`, `scale2`, `sim2`, or `translation2` for a plain CNN; `se3`, `scale3`
+            and `translation3` for volumes, `scale1` and `translation1` for signals.
         rotations: number of rotations.
         scales: number of dilations.
         max_scale: the largest dilation.
@@ -38,7 +38,7 @@ class GridConfig:
         scale_sampling: of the dilations.
     """
 
-    group: Group = "se2"
+    group: str = "se2"
     rotations: int = 8
     scales: int = 4
     max_scale: float = 3**0.5
@@ -46,23 +46,18 @@ class GridConfig:
     scale_sampling: Literal["random", "fixed"] = "fixed"
 
     def __post_init__(self) -> None:
-        _choice("group", self.group, ("se2", "scale2", "sim2", "translation2"))
+        _choice("group", self.group, tuple(GRIDS))
 
     def build(self) -> Grid:
         """The grid."""
-        if self.group == "translation2":
-            return translation2()
-        if self.group == "se2":
-            return se2(self.rotations, sampling=self.sampling)
-        if self.group == "scale2":
-            return scale2(self.scales, self.max_scale, sampling=self.scale_sampling)
-        return sim2(
-            self.rotations,
-            self.scales,
-            self.max_scale,
-            sampling=self.sampling,
-            scale_sampling=self.scale_sampling,
-        )
+        make = GRIDS[self.group].make
+        known = {**vars(self), "sampling": self.sampling if self.turns else self.scale_sampling}
+        return make(**{name: known[name] for name in inspect.signature(make).parameters if name in known})
+
+    @property
+    def turns(self) -> bool:
+        """Whether the group has rotations, whose sampling it is then."""
+        return "rotations" in inspect.signature(GRIDS[self.group].make).parameters
 
 
 @dataclass(frozen=True)
@@ -78,7 +73,9 @@ class NetworkConfig:
         in_channels: channels of the images.
         num_classes: number of logits.
         image_size: height and width of the images.
+        kernel_size: width of the kernels in pixels; by default the architecture's own.
         recompute: whether to compute activations again in the backward pass instead of keeping them.
+        antialias: whether features are low-passed where they are subsampled, as `models.resnet` says.
     """
 
     name: str = "resnet"
@@ -89,7 +86,9 @@ class NetworkConfig:
     in_channels: int = 1
     num_classes: int = 10
     image_size: int = 28
+    kernel_size: int | None = None
     recompute: bool = False
+    antialias: bool = False
 
     def build(self, grid: Grid) -> nn.Module:
         """The network on a grid."""
@@ -101,10 +100,13 @@ class NetworkConfig:
             "width": self.width,
             "dropout": self.dropout,
             "recompute": self.recompute,
+            "antialias": self.antialias,
         }
         # Only some architectures depend on the size of the images.
         if "image_size" in inspect.signature(getattr(models, self.name, object)).parameters:
             settings["image_size"] = self.image_size
+        if self.kernel_size is not None:
+            settings["kernel_size"] = self.kernel_size
         return models.create(self.name, grid, **settings)
 
 
@@ -153,13 +155,11 @@ class OptimiserConfig:
 
 
 def _parameters_by_divisor(network: nn.Module) -> dict[float, list[nn.Parameter]]:
-    """All parameters, by what their learning rate is divided by: ω₀ in the hidden layers of SIRENs, else 1."""
-    divisors = {
-        parameter: module.config.omega0
-        for module in network.modules()
-        if isinstance(module, KernelNetwork) and module.config.activation == "sine"
-        for parameter in module.hidden.parameters()
-    }
+    """All parameters, by what their learning rate is divided by: what kernels say of theirs, else 1."""
+    divisors: dict[nn.Parameter, float] = {}
+    for module in network.modules():
+        slower: Callable[[], dict[nn.Parameter, float]] = getattr(module, "slower", dict)
+        divisors.update(slower())
     groups: dict[float, list[nn.Parameter]] = {1.0: []}
     for parameter in network.parameters():
         groups.setdefault(divisors.get(parameter, 1.0), []).append(parameter)

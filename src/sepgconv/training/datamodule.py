@@ -9,6 +9,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Generator, Tensor
 
+from sepgconv.actions import transform_space
 from sepgconv.data import (
     Compose,
     DataSet,
@@ -26,6 +27,7 @@ from sepgconv.data.folders import Folder, FolderOptions, StoredSplit, read_folde
 from sepgconv.data.image_files import Framing, Resize
 from sepgconv.data.places import existing_root
 from sepgconv.data.registry import entry
+from sepgconv.groups import SO3
 
 from .batches import Batches
 from .from_folder import fitting_batch
@@ -106,7 +108,8 @@ class Images(LightningDataModule):
         batch_size: images in a training batch, over all processes; fewer for a folder of less than four batches.
         augment: random changes of the training images.
         limit: train on so many of the images only, with every class in proportion.
-        rotate_test: whether to turn every test image by an angle of its own, the same in every run.
+        rotate_test: whether to turn every test image by an angle of its own, the same in every run; volumes are turned
+            by one of the 24 rotations of the cube.
         seed: of the order and the augmentations.
     """
 
@@ -187,8 +190,8 @@ class Images(LightningDataModule):
         return self.data.classes
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of an image."""
+    def shape(self) -> tuple[int, ...]:
+        """Channels, height and width of an image; of signals and volumes, channels and the axes of space."""
         return self.data.shape
 
     @property
@@ -199,7 +202,7 @@ class Images(LightningDataModule):
     @property
     def preparation(self) -> Preparation:
         """How an image file becomes an image of this data, for the checkpoint."""
-        channels, height, _ = self.shape
+        channels, height = self.shape[:2]
         framing = self.data.framing if isinstance(self.data, Folder) else Framing(height, channels)
         return Preparation(framing, self.normaliser.mean, self.normaliser.std)
 
@@ -218,6 +221,8 @@ class Images(LightningDataModule):
     def train_dataloader(self) -> Batches:
         """Shuffled batches."""
         split = self._training_split()
+        if self.augment != Augment() and len(self.data.shape) != 3:
+            raise ValueError(f"augment is for images, but {self.data_name!r} holds {split}")
         self._train = Batches(split, self.batch_size, self.normaliser, seed=self.seed, **self._process())
         self._train.load_state_dict(self._position)
         return self._train
@@ -273,7 +278,14 @@ class Images(LightningDataModule):
 
 
 def turned(split: Split, seed: int = 0) -> Split:
-    """Every image turned by an angle of its own, drawn from the seed."""
+    """Every image turned by an angle of its own, every volume by a rotation of the cube, drawn from the seed."""
+    if split.images.ndim == 3:
+        raise ValueError("rotate_test is for images and volumes, got signals")
+    if split.images.ndim == 5:
+        matrices = SO3().matrix(SO3().sample(24, 0.0))
+        turns = torch.randint(len(matrices), (len(split),), generator=generator(seed))
+        pairs = zip(split.images, turns.tolist(), strict=True)
+        return Split(torch.stack([transform_space(image, matrices[turn]) for image, turn in pairs]), split.labels)
     angles = 360 * torch.rand(len(split), generator=generator(seed), dtype=torch.float64)
     parts = zip(split.images.split(1000), angles.split(1000), strict=True)
     images = torch.cat([rotate(part.float(), angle).clamp(0, 255).round().byte() for part, angle in parts])

@@ -131,12 +131,13 @@ class Classifier(LightningModule):
             self.weights = _weights(getattr(data, "class_counts", None)).to(self.device)
         if data is None or not hasattr(data, "shape"):
             return
-        channels, height, width = data.shape
+        channels, *sides = data.shape
         size = self.network.image_size
         pairs = {
             "num_classes": (self.network.num_classes, data.classes),
             "in_channels": (self.network.in_channels, channels),
-            "image_size": (size, size if (height, width) == (size, size) else f"{height}×{width}"),
+            "image_size": (size, size if set(sides) == {size} else "×".join(map(str, sides))),
+            f"the space of grid.group={self.grid.group}": (f"R^{self.grid.build().space}", f"R^{len(sides)}"),
         }
         wrong = [
             f"{key} is {ours} but the data has {theirs}" for key, (ours, theirs) in pairs.items() if ours != theirs

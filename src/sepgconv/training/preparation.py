@@ -67,7 +67,8 @@ class Preparation:
 
 def normalise(pixels: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """Minus the mean, over the deviation, in place."""
-    means, deviations = (torch.tensor(values, device=pixels.device).reshape(-1, 1, 1) for values in (mean, std))
+    shape = (-1, *(1,) * (pixels.ndim - 2))
+    means, deviations = (torch.tensor(values, device=pixels.device).reshape(shape) for values in (mean, std))
     return pixels.sub_(means).div_(deviations.clamp(min=1e-6))
 
 

@@ -178,8 +178,17 @@ static void pool(int threads) {
     free(x), free(dx), free(y), free(g), free(ey), free(ex), free(places);
 }
 
-/* The basis: wave m at point t. */
+/* The basis: wave m at point t, on a circle, or on one of n/2 points and its mirror image. */
+static int64_t mirrored = 0;
+
 static double wave(int64_t n, int64_t m, int64_t t) {
+    if (mirrored) {
+        const int64_t h = n / 2, a = t % h;
+        const double turn = 2 * 3.14159265358979323846 * (double)(m / 4 * a % h) / (double)h, sign = t < h ? 1 : -1;
+        if (m < 4) return (m % 2 ? sign : 1) * (m > 1 && a % 2 ? -1 : 1) / sqrt((double)n);
+        const double entries[] = {cos(turn), -sign * sin(turn), sin(turn), sign * cos(turn)};
+        return entries[m % 4] / sqrt((double)h);
+    }
     const double angle = 2 * 3.14159265358979323846 * (double)(m / 2 * t % n) / (double)n;
     if (m < 2) return (m && t % 2 ? -1 : 1) / sqrt((double)n);
     return sqrt(2. / (double)n) * (m % 2 ? sin(angle) : cos(angle));
@@ -195,6 +204,7 @@ static void change(const double *from, double *to, int64_t rows, int64_t n, int6
 static void circular(int threads) {
     static const int64_t points[] = {4, 8, 12, 16, 24, 32};
     sepgconv_circular a = {.rows = draw(60), .points = points[draw(6)], .in = 1 + draw(20), .out = 1 + draw(20)};
+    a.mirrored = mirrored = a.points % 8 == 0 && draw(2);
     int64_t n = a.points, ins = a.rows * n * a.in, outs = a.rows * n * a.out, size = n / 2 * 4 * a.in * a.out;
     float *x = numbers(ins), *g = numbers(outs), *w = numbers(size), *y = numbers(outs), *dx = numbers(ins);
     float *dw = numbers(size);
@@ -207,7 +217,7 @@ static void circular(int threads) {
         for (int64_t k = 0; k < size; k++) {
             int64_t pair = k / (4 * a.in * a.out), i = k / (2 * a.out) % (2 * a.in), o = k % (2 * a.out);
             int64_t at = (r * n + 2 * pair) * a.in + i, to = (r * n + 2 * pair) * a.out + o;
-            if (!pair && (i < a.in) != (o < a.out)) continue; /* the first pair's waves do not mix */
+            if (pair <= a.mirrored && (i < a.in) != (o < a.out)) continue; /* the first waves do not mix */
             fy[to] += fx[at] * w[k], fdx[at] += fg[to] * w[k], ew[k] += fx[at] * fg[to];
         }
     change(fy, ey, a.rows, n, a.out, 1), change(fdx, ex, a.rows, n, a.in, 1);

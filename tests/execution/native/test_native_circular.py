@@ -6,30 +6,41 @@ from torch import Tensor
 
 from sepgconv.execution import native
 from sepgconv.execution.native._circular import POINTS
+from sepgconv.execution.ways.dihedral import dihedral_waves
 from sepgconv.execution.ways.product import real_fourier as numbers
 
 UNIT = 2.0**-24
+MIRRORS = (8, 16, 24, 32)
+"""Points on a circle and its mirror image."""
 
 
 def real_fourier(count: int) -> Tensor:
     return torch.tensor(numbers(count), dtype=torch.float64)
 
 
-def plain(x: Tensor, weight: Tensor, basis: Tensor) -> Tensor:
-    pairs, kept = len(weight), torch.ones_like(weight)
-    i, j = (n // 2 for n in weight.shape[1:])
-    kept[0, :i, j:] = kept[0, i:, :j] = 0
-    weight = weight * kept
+def dihedral(count: int) -> Tensor:
+    """The orthonormal basis on a circle of count/2 points and its mirror image."""
+    waves = torch.tensor(dihedral_waves(count // 2), dtype=torch.float64)
+    return waves / waves.norm(dim=1, keepdim=True)
+
+
+def kept(weight: Tensor, unmixed: int) -> Tensor:
+    """Which entries of the blocks count: the first pairs' functions do not mix."""
+    mask, (i, j) = torch.ones_like(weight), (n // 2 for n in weight.shape[1:])
+    mask[:unmixed, :i, j:] = mask[:unmixed, i:, :j] = 0
+    return mask
+
+
+def plain(x: Tensor, weight: Tensor, basis: Tensor, unmixed: int = 1) -> Tensor:
+    pairs, weight = len(weight), weight * kept(weight, unmixed)
     waves = torch.einsum("mt,...ti->...mi", basis, x).unflatten(-2, (pairs, 2)).flatten(-2)
     product = torch.einsum("...pi,pij->...pj", waves, weight).unflatten(-1, (2, -1)).flatten(-3, -2)
     return torch.einsum("mt,...mj->...tj", basis, product)
 
 
 def blocks(pairs: int, i: int, j: int) -> Tensor:
-    """One block per pair of waves; the waves of the first pair do not mix."""
-    weight = torch.randn(pairs, 2 * i, 2 * j)
-    weight[0, :i, j:] = weight[0, i:, :j] = 0
-    return weight
+    """One block per pair of waves."""
+    return torch.randn(pairs, 2 * i, 2 * j)
 
 
 def gradients(run, slope: Tensor, *leaves: Tensor) -> list[Tensor]:
@@ -38,16 +49,16 @@ def gradients(run, slope: Tensor, *leaves: Tensor) -> list[Tensor]:
     return [y.detach(), *torch.autograd.grad(y, leaves, slope)]
 
 
-@pytest.mark.parametrize("count", POINTS)
+@pytest.mark.parametrize(("count", "mirrored"), [*((n, False) for n in POINTS), *((n, True) for n in MIRRORS)])
 @pytest.mark.parametrize(("rows", "i", "j"), [(70, 3, 5), (3, 16, 16), (50, 35, 2), (101, 8, 33), (1, 1, 1)])
 def test_products_and_gradients_are_those_of_the_plain_way_in_float64(
-    count: int, rows: int, i: int, j: int, vectors: str
+    count: int, mirrored: bool, rows: int, i: int, j: int, vectors: str
 ) -> None:
-    basis = real_fourier(count)
+    basis = dihedral(count) if mirrored else real_fourier(count)
     x, weight = torch.randn(rows, count, i), blocks(len(basis) // 2, i, j)
     slope = torch.randn(rows, count, j)
-    found = gradients(lambda a, w: native.circular_product(a, w, basis), slope, x, weight)
-    wanted = gradients(lambda a, w: plain(a, w, basis), slope.double(), x.double(), weight.double())
+    found = gradients(lambda a, w: native.circular_product(a, w, basis, mirrored=mirrored), slope, x, weight)
+    wanted = gradients(lambda a, w: plain(a, w, basis, 1 + mirrored), slope.double(), x.double(), weight.double())
     # A transform takes two rounds of sums and one of up to n/4 + 1 products, a product 2i (2j, rows) terms; there are
     # two transforms, and all of it grows with the norms of what is multiplied.
     norm_x, norm_g = x.flatten(1).norm(dim=1).max().double(), slope.flatten(1).norm(dim=1).max().double()
@@ -101,7 +112,7 @@ def test_empty_batches_transforms_second_derivatives_and_compilers() -> None:
     runs = [gradients(lambda a, w, f=f: f(a, w, basis), slope, x, weight) for f in (compiled, native.circular_product)]
     for a, b in zip(*runs, strict=True):
         torch.testing.assert_close(a, b)
-    arguments = (torch.randn(9, 8, 3, requires_grad=True), weight.requires_grad_())
+    arguments = (torch.randn(9, 8, 3, requires_grad=True), weight.requires_grad_(), basis, False)
     torch.library.opcheck(torch.ops.sepgconv.circular_product.default, arguments)
 
 

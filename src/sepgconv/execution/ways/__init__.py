@@ -2,9 +2,10 @@
 
 from sepgconv.execution.ways.axis import Along, Band
 from sepgconv.execution.ways.base import Way
+from sepgconv.execution.ways.dihedral import Dihedral
 from sepgconv.execution.ways.general import Einsum, Space
 from sepgconv.execution.ways.product import Fourier, Product
 
-WAYS: tuple[type[Way], ...] = (Space, Product, Fourier, Along, Band, Einsum)
+WAYS: tuple[type[Way], ...] = (Space, Product, Fourier, Dihedral, Along, Band, Einsum)
 
-__all__ = ["WAYS", "Along", "Band", "Einsum", "Fourier", "Product", "Space", "Way"]
+__all__ = ["WAYS", "Along", "Band", "Dihedral", "Einsum", "Fourier", "Product", "Space", "Way"]

@@ -96,10 +96,13 @@ class Fourier(Product):
         pairs = (self.count + 1) // 2
         return super().work * 4 * pairs / self.count**2 + self.count * self.moved
 
+    def row(self, kernel: Tensor) -> Tensor:
+        """The kernel at the first output element, which says it all, `(h, in, out)`."""
+        return rearrange(kernel.narrow(self.first, 0, 1), self.pattern)
+
     def prepare(self, kernel: Tensor) -> tuple[Tensor, ...]:
         """One block `(in, out)` per pair of waves, [a −b; b a], and [a_0 0; 0 a_{n/2}] for the first; and the basis."""
-        # Circulant: the row of one output element says it all.
-        offsets = rearrange(kernel.narrow(self.first, 0, 1), self.pattern)
+        offsets = self.row(kernel)
         basis = torch.tensor(real_fourier(self.count), dtype=offsets.dtype, device=offsets.device)
         waves = basis.unflatten(0, (-1, 2)) * math.sqrt(self.count / 2)
         moments = torch.tensordot(waves, offsets, dims=1)  # pair, wave, in, out

@@ -1,5 +1,6 @@
 /* Products of rows (row, n, i) with a circulant table of matrices, in the Fourier basis over the n rotations, in which
-   it has one block (2i, 2j) per pair of waves, of which the first is two of (i, j); and the gradients.
+   it has one block (2i, 2j) per pair of waves, of which the first is two of (i, j); and the gradients. On a circle with its mirror image likewise in
+   the basis of the dihedral group.
 
    Loop order: blocks of rows │ transform them │ pairs of waves, panels of columns, tiles of rows │ depth │ the tile.
    Why: done one after the other, transforms and products write and read all features three times. A block of rows
@@ -25,6 +26,7 @@
 typedef struct {
     const sepgconv_circular *a;
     waves w;
+    int64_t unmixed;        /* pairs whose two functions do not mix */
     int64_t pairs, in, out; /* columns of a block's transforms of x and of the result: 2i and 2j, filled up */
     int64_t block, parts;   /* rows in a block */
     float *there, *back;    /* the matrices and the transposed ones, packed: (pair, panel, depth, PANEL) */
@@ -56,13 +58,13 @@ INLINE void tile(const float *a, int64_t a_row, int64_t a_step, const float *b, 
 }
 
 /* Which entries of a pair's block are there in `size` columns (or rows) from `first` on, if the other side is `across`
-   long: all of them, but half in the first pair, whose two waves, 1 and (−1)^θ, do not mix. */
+   long: all of them, but half in the first pair, or two pairs, whose functions do not mix. */
 typedef struct {
     int64_t first, count;
 } range;
 
-INLINE range entries(int64_t pair, int64_t first, int64_t size, int64_t length, int64_t across) {
-    if (pair || (first < length / 2 && first + size > length / 2)) return (range){0, across};
+INLINE range entries(int64_t mixes, int64_t first, int64_t size, int64_t length, int64_t across) {
+    if (mixes || (first < length / 2 && first + size > length / 2)) return (range){0, across};
     return (range){first < length / 2 ? 0 : across / 2, across / 2};
 }
 
@@ -71,23 +73,25 @@ static void products(const job *j, int64_t rows, const float *a, int64_t from, i
                      float *c, int64_t to, int64_t columns) {
     for (int64_t f = 0; f < j->pairs; f++, a += j->block * from, c += j->block * to)
         for (int64_t p = 0; p < columns; p += PANEL, packed += depth * PANEL) {
-            range k = entries(f, p, PANEL, columns, depth);
+            range k = entries(f >= j->unmixed, p, PANEL, columns, depth);
             for (int64_t r = 0; r < rows; r += DOWN)
                 tile(a + r * from + k.first, from, 1, packed + k.first * PANEL, PANEL, k.count, c + r * to + p, to, 0);
         }
 }
 
-INLINE void transform_rows(const int n, const job *j, const int back, int64_t rows, int64_t channels, float *x,
-                           float *to, int64_t row) {
+INLINE void transform_rows(const int n, const int mirrored, const job *j, const int back, int64_t rows,
+                           int64_t channels, float *x, float *to, int64_t row) {
+    const int64_t step = (mirrored ? 2 : 1) * n * channels;
     for (int64_t r = 0; r < rows; r++)
-        row_transform(n, &j->w, back, channels, x + r * n * channels, channels, to + r * row, j->block * row, channels);
+        row_transform(n, mirrored, &j->w, back, channels, x + r * step, channels, to + r * row, j->block * row, channels);
 }
 
 static void transforms(const job *j, int back, int64_t rows, int64_t channels, float *x, float *to, int64_t row) {
-    switch (j->a->points) {
-#define CASE(N) \
-    case N: \
-        back ? transform_rows(N, j, 1, rows, channels, x, to, row) : transform_rows(N, j, 0, rows, channels, x, to, row); \
+    switch (j->a->points * 2 + j->a->mirrored) {
+#define CASE(N, M) \
+    case N * (M + 1) * 2 + M: \
+        back ? transform_rows(N, M, j, 1, rows, channels, x, to, row) \
+             : transform_rows(N, M, j, 0, rows, channels, x, to, row); \
         return;
         FOR_POINTS(CASE)
 #undef CASE
@@ -119,7 +123,7 @@ static void backward(const void *context, int64_t i, float *scratch) {
             transforms(j, 0, rows, a->in, (float *)a->x + first * n * a->in, x, j->in);
             for (int64_t f = 0; f < j->pairs; f++)
                 for (int64_t p = 0; p < 2 * a->out; p += PANEL) {
-                    range k = entries(f, p, PANEL, 2 * a->out, 2 * a->in);
+                    range k = entries(f >= j->unmixed, p, PANEL, 2 * a->out, 2 * a->in);
                     for (int64_t r = k.first / DOWN * DOWN; r < k.first + k.count; r += DOWN)
                         tile(x + f * j->block * j->in + r, 1, j->in, g + f * j->block * j->out + p, j->out, rows,
                              sums + f * size + r * j->out + p, j->out, 1);
@@ -140,18 +144,18 @@ static float *pack(const job *j, int64_t depth, int64_t columns, int64_t down, i
         for (int64_t first = 0; first < to; first += PANEL)
             for (int64_t k = 0; k < depth; k++)
                 for (int64_t c = first; c < first + PANEL; c++)
-                    *p++ = c < columns && (f || (k < depth / 2) == (c < columns / 2))
+                    *p++ = c < columns && (f >= j->unmixed || (k < depth / 2) == (c < columns / 2))
                                ? j->a->weight[f * j->a->weight_pair + k * down + c * across]
                                : 0.f;
     return packed;
 }
 
 static job prepare(const sepgconv_circular *a) {
-    job j = {.a = a, .pairs = a->points / 2, .in = filled(2 * a->in), .out = filled(2 * a->out)};
+    job j = {.a = a, .unmixed = 1 + a->mirrored, .pairs = a->points / 2, .in = filled(2 * a->in), .out = filled(2 * a->out)};
     int64_t fit = WORKING / (j.pairs * most(j.in, j.out) * (int64_t)sizeof(float));
     j.block = most(fit / 24, j.in * j.out < LARGE ? 1 : 4) * 24; /* whole tiles, of 6 or 8 rows */
     j.parts = most(least(PARTS, a->rows / j.block), 1);
-    make_waves(&j.w, (int)a->points);
+    make_waves(&j.w, (int)(a->mirrored ? a->points / 2 : a->points));
     return j;
 }
 
@@ -180,7 +184,7 @@ int NAME(circular_backward)(const sepgconv_circular *a, int threads) {
         for (int64_t r = 0; r < 2 * a->in; r++)
             for (int64_t c = 0; c < 2 * a->out; c++) {
                 double sum = 0;
-                const int mixed = f || (r < a->in) == (c < a->out);
+                const int mixed = f >= j.unmixed || (r < a->in) == (c < a->out);
                 for (int64_t p = 0; p < j.parts && mixed; p++) sum += j.sums[p * size + (f * j.in + r) * j.out + c];
                 a->grad_weight[(f * 2 * a->in + r) * 2 * a->out + c] = (float)sum;
             }

@@ -95,24 +95,77 @@ INLINE void transform_back(const int n, const waves *w, const float *from, int64
     UNROLL for (int t = 1; t < half; t++) store(x + t * step, e[t] + o[t]), store(x + (n - t) * step, e[t] - o[t]);
 }
 
+#define HALF 0.70710678118654752f /* √½ */
+
+/* Two circles of n points, rotations and their mirror images, in the basis of the dihedral group: with the coefficients
+   C, S of the first and c, s of the second circle these are (C + c, C − c)/√2 of f = 0 and of f = n/2, a pair each, then
+   for every other f two pairs, (C + c, s − S)/√2 and (S + s, C − c)/√2. */
+INLINE void mirror(const int n, const float *both, float *to, int64_t pair, int64_t second) {
+    const float *other = both + n * LANES;
+    UNROLL for (int k = 0; k < 2; k++) {
+        vec a = load(both + k * LANES), b = load(other + k * LANES);
+        store(to + k * pair, (a + b) * HALF), store(to + k * pair + second, (a - b) * HALF);
+    }
+    UNROLL for (int f = 1; f < n / 2; f++) {
+        vec a = load(both + 2 * f * LANES), b = load(both + (2 * f + 1) * LANES);
+        vec c = load(other + 2 * f * LANES), d = load(other + (2 * f + 1) * LANES);
+        store(to + 2 * f * pair, (a + c) * HALF), store(to + 2 * f * pair + second, (d - b) * HALF);
+        store(to + (2 * f + 1) * pair, (b + d) * HALF), store(to + (2 * f + 1) * pair + second, (a - c) * HALF);
+    }
+}
+
+INLINE void mirror_back(const int n, const float *from, int64_t pair, int64_t second, float *both) {
+    float *other = both + n * LANES;
+    UNROLL for (int k = 0; k < 2; k++) {
+        vec sum = load(from + k * pair) * HALF, difference = load(from + k * pair + second) * HALF;
+        store(both + k * LANES, sum + difference), store(other + k * LANES, sum - difference);
+    }
+    UNROLL for (int f = 1; f < n / 2; f++) {
+        vec p = load(from + 2 * f * pair) * HALF, q = load(from + 2 * f * pair + second) * HALF;
+        vec r = load(from + (2 * f + 1) * pair) * HALF, t = load(from + (2 * f + 1) * pair + second) * HALF;
+        store(both + 2 * f * LANES, p + t), store(other + 2 * f * LANES, p - t);
+        store(both + (2 * f + 1) * LANES, r - q), store(other + (2 * f + 1) * LANES, r + q);
+    }
+}
+
+/* A vector of channels of one row, there or back. */
+INLINE void vector_transform(const int n, const int mirrored, const waves *w, const int back, float *x, int64_t step,
+                             float *to, int64_t pair, int64_t second) {
+    float both[2 * POINTS * LANES];
+    if (!mirrored) {
+        back ? transform_back(n, w, to, pair, second, x, step) : transform(n, w, x, step, to, pair, second);
+    } else if (back) {
+        mirror_back(n, to, pair, second, both);
+        transform_back(n, w, both, 2 * LANES, LANES, x, step);
+        transform_back(n, w, both + n * LANES, 2 * LANES, LANES, x + n * step, step);
+    } else {
+        transform(n, w, x, step, both, 2 * LANES, LANES);
+        transform(n, w, x + n * step, step, both + n * LANES, 2 * LANES, LANES);
+        mirror(n, both, to, pair, second);
+    }
+}
+
 /* All channels of one row, there or back: points `step` apart in x, waves `pair` and `second` apart. Channels beyond the
    last full vector go through a small array of their own. */
-INLINE void row_transform(const int n, const waves *w, const int back, int64_t channels, float *x, int64_t step,
-                          float *to, int64_t pair, int64_t second) {
+INLINE void row_transform(const int n, const int mirrored, const waves *w, const int back, int64_t channels, float *x,
+                          int64_t step, float *to, int64_t pair, int64_t second) {
     int64_t v = 0;
     for (; v + LANES <= channels; v += LANES)
-        back ? transform_back(n, w, to + v, pair, second, x + v, step)
-             : transform(n, w, x + v, step, to + v, pair, second);
+        vector_transform(n, mirrored, w, back, x + v, step, to + v, pair, second);
     if (v == channels) return;
+    const int points = mirrored ? 2 * n : n;
     const size_t size = (size_t)(channels - v) * sizeof(float);
     float in[POINTS * LANES] = {0}, out[POINTS * LANES];
-    for (int t = 0; t < n; t++)
+    for (int t = 0; t < points; t++)
         memcpy(in + t * LANES, back ? to + v + t / 2 * pair + t % 2 * second : x + v + t * step, size);
-    back ? transform_back(n, w, in, 2 * LANES, LANES, out, LANES) : transform(n, w, in, LANES, out, 2 * LANES, LANES);
-    for (int t = 0; t < n; t++)
+    back ? vector_transform(n, mirrored, w, 1, out, LANES, in, 2 * LANES, LANES)
+         : vector_transform(n, mirrored, w, 0, in, LANES, out, 2 * LANES, LANES);
+    for (int t = 0; t < points; t++)
         memcpy(back ? x + v + t * step : to + v + t / 2 * pair + t % 2 * second, out + t * LANES, size);
 }
 
-#define FOR_POINTS(CASE) CASE(4) CASE(8) CASE(12) CASE(16) CASE(24) CASE(32)
+/* Points, and whether they are two circles. */
+#define FOR_POINTS(CASE) \
+    CASE(4, 0) CASE(8, 0) CASE(12, 0) CASE(16, 0) CASE(24, 0) CASE(32, 0) CASE(4, 1) CASE(8, 1) CASE(12, 1) CASE(16, 1)
 
 #endif
