@@ -20,6 +20,7 @@ sepgconv: separable group convolutions, from a recipe to a trained network
   sepgconv bench                            time and memory on several groups, against the plain CNN
   sepgconv data list | prepare | show       data sets: what there is, fetch, look at
   sepgconv reproduce list | ID | all        the paper's tables and figures, beside the published numbers
+  sepgconv info                             versions, devices, threads, and whether the compiled kernels are in use
 
 `sepgconv COMMAND --help` says more. Recipes are in recipes/, and docs/training.md is the page on training.
 """
@@ -76,6 +77,7 @@ MODULES = {
     "bench": "sepgconv.bench.command",
     "data": "sepgconv.data.command",
     "export": "sepgconv.deploy.command",
+    "info": "sepgconv.info",
     "predict": "sepgconv.training.predict",
     "recipes": "sepgconv.training.recipes",
     "reproduce": "sepgconv.reproduce.command",
