@@ -210,7 +210,7 @@ class Plan:
 
     def _pieces(self, rows: Tensor, limit: int) -> int:
         """In how many pieces a batch is convolved on a CPU, so that what lies between the ways stays small."""
-        if self.open or rows.device.type != "cpu" or torch.compiler.is_compiling() or in_transform():
+        if self.open or rows.device.type != "cpu" or torch.compiler.is_compiling():
             return 1
         image = math.prod(rows.shape[1:]) * rows.element_size()
         between = image * len(rows) * max(self.sizes.channels[1] / self.sizes.channels[0], 1) * (len(self.steps) - 1)
