@@ -28,6 +28,12 @@ def multiply(values: Sequence[Values]) -> Values:
     return math.prod(values[1:], start=values[0])
 
 
+def _run(columns: list[int]) -> slice | list[int]:
+    """Columns that lie side by side as a slice, which no device has to be told about."""
+    run = slice(columns[0], columns[-1] + 1)
+    return run if columns == list(range(run.start, run.stop)) else columns
+
+
 class GroupKernel(nn.Module):
     """A continuous kernel k^{ij}(h⁻¹x, h⁻¹h̃)/|det h| from one grid to another, one network per factor.
 
@@ -86,7 +92,12 @@ class GroupKernel(nn.Module):
             self.prefilter = Prefilter(config.cutoff, self.radius, grid.space)
         self.gain = UNIT ** len(factors) / math.sqrt(channels[0] * self._reference_taps())
         rank = range(len(self.names))
-        parts = [tuple(part for part in rank if self.columns(part, names)) for names in seen]
+        columns = [{part: own for part in rank if (own := self.columns(part, names))} for names in seen]
+        parts = [tuple(own) for own in columns]
+        self.chosen = {
+            factor: {part: _run(c) for part, c in own.items()} for factor, own in zip(factors, columns, strict=True)
+        }
+        """By factor, which columns of which part's coordinates it sees."""
         terms = [Term(p, "x" in n, f.channels) for p, n, f in zip(parts, seen, factors, strict=True)]
         volumes = [Term((part,), False, "") for part in rank if source]
         self.terms = (*terms, Term((), True, ""), *volumes)
@@ -145,12 +156,13 @@ class GroupKernel(nn.Module):
         if self.source:
             pairs = zip(self.source.axes, self.grid.axes, strict=True)
             self.relatives = tuple(relative_elements(source, target) for source, target in pairs)
-        rank = len(self.names)
+        rank, axes = len(self.names), (self.source or self.grid).axes
         self.pair_shapes = [[1] * (2 * rank) for _ in self.relatives]
         """Where the tables `(o, h)` of each part stand among the axes `(o…, h…)`."""
         for part, table in enumerate(self.relatives):
             self.pair_shapes[part][part], self.pair_shapes[part][rank + part] = table.index.shape
             constant(f"relative{part}", table.elements)
+            constant(f"coordinates{part}", axes[part].coordinates(table.elements))
             constant(f"index{part}", table.index)
             constant(f"volume{part}", table.weight)
         for grid in {self.grid, self.source} - {None}:
@@ -227,10 +239,10 @@ class GroupKernel(nn.Module):
         assert self.source is not None
         axis, values = self.source.axes[part], getattr(self, f"relative{part}")
         cancels = self.source is self.grid and axis.group.commutes
-        if (self.source.random or self.grid.random) and not cancels:
-            before, after = (self._shift(grid, part, values) for grid in (self.grid, self.source))
-            values = axis.group.product(axis.group.product(axis.group.inverse(before), values), after)
-        return axis.coordinates(values)
+        if cancels or not (self.source.random or self.grid.random):
+            return getattr(self, f"coordinates{part}")
+        before, after = (self._shift(grid, part, values) for grid in (self.grid, self.source))
+        return axis.coordinates(axis.group.product(axis.group.product(axis.group.inverse(before), values), after))
 
     def _shift(self, grid: Grid, part: int, like: Tensor) -> Float[Tensor, "dim"]:
         """One part of a grid's shift ε."""
@@ -246,7 +258,7 @@ class GroupKernel(nn.Module):
         every output element (or one of them), input element that it sees and tap, `(o…, h…, k)`.
         """
         seen = factor.coordinates.split()
-        chosen = {part: columns for part in range(len(self.names)) if (columns := self.columns(part, seen))}
+        chosen = self.chosen.get(factor, {})
         if "x" not in seen and not chosen:
             return self.points.new_zeros(1, 0), ()
         found = {part: self.relative(part)[:, columns] for part, columns in chosen.items()}
