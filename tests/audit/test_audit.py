@@ -130,6 +130,17 @@ def test_the_worst_come_first(digits):
     assert len({case.image for case in done.worst}) == len(done.worst)
 
 
+def test_mirrors_are_promised_by_their_group(digits):
+    torch.manual_seed(0)
+    model = sg.models.resnet(sg.e2(4), kernel=SMALL, width=0.1)
+    done = audit(model, digits, symmetries=None, count=4)
+    assert done.judged == ("rotation", "mirror")
+    assert len(done.judged_rows()) == 5
+    assert done.above(1e-4) == []
+    model[11].kernel.points[1] = model[11].kernel.points[3].clone()
+    assert audit(model, digits, symmetries=["rotation", "mirror"], count=4).lost.name == "11"
+
+
 def test_scales_and_turns_that_are_not_promised_are_not_judged(digits):
     net = nn.Sequential(sg.LiftingConv(1, 3, 5, grid=sg.scale2(3), kernel=SMALL), sg.GroupPool("max"))
     done = audit(net, digits, count=4)

@@ -15,6 +15,7 @@ SMALL = sg.KernelConfig(hidden=8, layers=1)
 GRIDS = {
     "se2(4)": sg.se2(4),
     "se2(5)": sg.se2(5),
+    "e2(4)": sg.e2(4),
     "scale2(3)": sg.scale2(3),
     "sim2(4, 3)": sg.sim2(4, 3),
     "translation2()": sg.translation2(),
@@ -79,6 +80,24 @@ def test_layers_fold_by_themselves(factorisation, size, stride):
     folded = sg.fold(lived_in(conv))
     assert difference(conv, folded, torch.randn(2, 3, 4, 9, 7, dtype=torch.float64)) < 1e-12
     assert not any(parameter.requires_grad for parameter in folded.parameters())
+
+
+@pytest.mark.parametrize("factorisation", ["nonseparable", "separable", "dseparable"])
+def test_three_dimensions(factorisation):
+    grid = sg.se3(12)
+    settings = {"grid": grid, "kernel": SMALL}
+    block = sg.ResidualBlock(2, 3, 3, factorisation=factorisation, **settings)
+    net = lived_in(nn.Sequential(sg.LiftingConv(1, 2, 3, **settings), nn.ReLU(), block, sg.GroupPool("max")))
+    folded = sg.fold(net)
+    assert difference(net, folded, torch.randn(2, 1, 5, 5, 5)) < 1e-5
+    assert any(isinstance(part, nn.Conv3d) for part in folded.modules())
+
+
+def test_anti_aliased_networks_keep_their_filters():
+    model = lived_in(sg.models.resnet(sg.se2(4), kernel=SMALL, width=0.1, antialias=True))
+    assert difference(model, sg.fold(model), torch.randn(2, 1, 28, 28)) < 1e-5
+    peaks = nn.Sequential(model[0], sg.GroupPool("peak", grid=model[0].grid))
+    assert difference(peaks, sg.fold(peaks), torch.randn(2, 1, 9, 9)) < 1e-5
 
 
 def test_one_dimension():

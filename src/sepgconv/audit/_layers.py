@@ -98,8 +98,9 @@ def _error(before: Tensor, after: Tensor, grids: tuple[Grid, ...]) -> float | No
     elif before.ndim == 5:
         found = (_turned(before, grid) for grid in grids if grid.size == before.shape[2])
         candidates = [turned for turned in found if turned is not None]
-        if not candidates:  # a subgroup without turns: every element's map turns by itself, if any
+        if not candidates:  # a turn exchanges elements in a way that is not known here, or none
             candidates = [before.rot90(1, (-2, -1))]
+            after, candidates = after.sort(2)[0], [turned.sort(2)[0] for turned in candidates]
     # A turn may exchange channels, as in the images (b, h·c, y, x) of a folded network: values are then the same ones.
     sorts = [(after, turned) for turned in candidates]
     sorts += [(after.sort(1)[0], turned.sort(1)[0]) for turned in candidates if before.ndim == 4]

@@ -13,8 +13,8 @@ from sepgconv.deploy._files import Exported, OnnxNetwork, load_network
 from sepgconv.grids import Grid
 from sepgconv.training.trained import Trained
 
-PROMISES = {"rotation": "rotation", "mirror": "mirror", "reflection": "mirror", "scale": "scale"}
-"""Names of the parts of a group, and the symmetry that a network on it should have."""
+PROMISES = {"rotation": ("rotation",), "orthogonal": ("rotation", "mirror"), "scale": ("scale",)}
+"""Names of the parts of a group, and the symmetries that a network on it should have."""
 BATCH = 64
 LAYERS = "sepgconv.deploy._layers"
 
@@ -44,7 +44,8 @@ class Subject:
     @property
     def promised(self) -> tuple[str, ...]:
         """Symmetries that the network's group says it has."""
-        names = {PROMISES.get(axis.group.name) for grid in self.grids for axis in grid.axes if axis.count > 1}
+        parts = [axis.group.name for grid in self.grids for axis in grid.axes if axis.count > 1]
+        names = {family for name in parts for family in PROMISES.get(name, ())}
         return tuple(family for family in ("rotation", "mirror", "scale") if family in names)
 
     @torch.no_grad()
