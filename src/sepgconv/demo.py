@@ -112,6 +112,7 @@ def error(classifier: Classifier, data: Images, split: Split, degrees: float | T
 def evaluate(contestant: Contestant, classifier: Classifier, data: Images, seconds: float) -> Outcome:
     """Tests a network upright, at random angles, and at each of `ANGLES`."""
     test = data.data.test
+    assert isinstance(test, Split)  # the embedded digits
     random = 360 * torch.rand(len(test), generator=generator(0, 360), dtype=torch.float64)
     images = data.normaliser(test.images[:8])
     # The same question to both: how much do the logits change when the image is turned by 90°, 180°, 270°?
@@ -201,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             classifier = train(contestant, data, **settings)
         outcomes.append(evaluate(contestant, classifier, data, time.monotonic() - start))
     console.print(table(outcomes, data))
-    draw(outcomes, data.data.test.images[4], path)
+    draw(outcomes, data.data.test.pixels(slice(4, 5))[0], path)
     ours, theirs = outcomes[0].rotated, outcomes[1].rotated
     console.print(f"worst: of {len(ANGLES)} angles. random: any angle, another one for each digit.")
     console.print("90° turn: relative change of the logits by a quarter turn.")

@@ -97,6 +97,7 @@ def test_maps_and_features_turn_with_the_image(digits):
         assert done.shown is None
         assert all(row.answers is None for row in done.rows)
         (moved,) = [row.error for row in done.rows if row.change == "shifted 1 px right"]
+        assert moved is not None
         assert moved < 0.2  # but for the border
     fixed = audit(lambda x: x * torch.linspace(0, 1, 28), digits, count=4)
     assert min(quarter(fixed)) > 0.1

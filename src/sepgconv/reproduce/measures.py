@@ -51,6 +51,7 @@ def invariance(run: Run, folder: Path, root: str | None) -> Plain:
     """Test error with the test set turned by each of so many angles."""
     model, data, result = train(run, folder, root)
     wanted, test = run.config["data"]["test"], data.data.test
+    assert isinstance(test, Split)  # experiments have data sets by name
     some = test if wanted is None else test.take(torch.arange(min(wanted, len(test))))
     model.to(device())
     angles = [360 * step / run.config["angles"] for step in range(run.config["angles"])]

@@ -5,6 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.grad import conv2d_input
 
 from sepgconv.execution.native import _library
 from sepgconv.execution.native._guard import applies, in_transform
@@ -82,7 +83,7 @@ class _ByImage(torch.autograd.Function):
     def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (x, weight), grad, dx = ctx.saved_tensors, grads[0], None
         if ctx.needs_input_grad[0]:
-            dx = torch.nn.grad.conv2d_input(list(x.shape), weight, grad, ctx.stride, ctx.padding, 1, len(weight))
+            dx = conv2d_input(list(x.shape), weight, grad, ctx.stride, ctx.padding, 1, len(weight))
         size, dw = weight.shape[2:], torch.zeros_like(weight)
         for n, slope in enumerate(grad):
             image = x[n : n + 1]  # not x[n][None], whose strides torch does not take for channels-last
