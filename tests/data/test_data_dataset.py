@@ -38,7 +38,7 @@ def test_take_and_join_are_inverse() -> None:
     ("images", "labels", "message"),
     [
         (torch.zeros(2, 1, 3, 3), torch.zeros(2, dtype=torch.int64), "images .* got torch.float32"),
-        (torch.zeros(2, 3, 3, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64), r"\(2, 3, 3\)"),
+        (torch.zeros(2, 3, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64), r"\(2, 3\)"),
         (torch.zeros(2, 1, 3, 3, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64), r"2 classes.*\(3,\)"),
         (torch.zeros(2, 1, 3, 3, dtype=torch.uint8), torch.zeros(2), "labels .* got torch.float32"),
     ],

@@ -12,6 +12,7 @@ from sepgconv.data import DataUnavailable, load, names
 from sepgconv.data.download import Remote
 from sepgconv.data.files import Source, locate, obtain
 from sepgconv.data.places import atomic_write, data_root, output_folder
+from sepgconv.data.registry import ENTRIES
 
 CONTENT = {"one.bin": b"1" * 1000, "two.bin": b"2" * 2000}
 CLOSED = "http://127.0.0.1:9/"  # nothing listens there
@@ -111,7 +112,7 @@ def test_what_is_said_when_files_are_missing(tmp_path: Path, download: bool) -> 
     assert isinstance(caught.value, ConnectionError)
 
 
-@pytest.mark.parametrize("name", [n for n in names() if n != "digits"])
+@pytest.mark.parametrize("name", [n for n in names() if ENTRIES[n].source])
 def test_every_set_says_what_it_lacks(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataUnavailable, match=f"Put .* into {tmp_path}"):
         load(name, root=tmp_path, download=False)

@@ -35,9 +35,10 @@ def test_shapes_in_one_two_and_three_dimensions(grid: sg.Grid) -> None:
 
 def test_rotations_and_scales_of_volumes() -> None:
     """Nothing assumes the plane: SO(2) about the z axis times dilations of R³."""
-    from sepgconv.grids._factories import rotations_of, scales_of
+    from sepgconv.grids._factories import scales_of
 
-    grid = sg.Grid(3, (rotations_of(3, 4, "random"), scales_of(3, 2, 2.0, "fixed", 1)))
+    rotations = sg.Axis(sg.groups.SO2(3), 4, sampling="random")
+    grid = sg.Grid(3, (rotations, scales_of(3, 2, 2.0, "fixed", 1)))
     net = nn.Sequential(sg.LiftingConv(1, 2, 3, grid=grid), sg.GroupConv(2, 2, 3, grid=grid)).double().eval()
     grid.resample()
     report = sg.testing.equivariance_error(net, torch.randn(1, 1, 5, 6, 6, dtype=torch.float64), grid=grid, trim=0)
@@ -247,7 +248,7 @@ def test_an_empty_batch_is_fine() -> None:
         ({"padding": -1}, "padding must be a whole number of at least 0, got -1"),
         ({"execution": "fast"}, "execution must be one of auto, dense, structured; got 'fast'"),
         ({"factorisation": "tucker"}, "factorisation must be one of nonseparable, separable"),
-        ({"factorisation": "h_separable"}, "needs a product of rotations and scales"),
+        ({"factorisation": "h_separable"}, "needs two coordinates of H .* a product of rotations and scales"),
         ({"out_grid": sg.scale2(4)}, "must sample one group.*SO2.*Dilation"),
     ],
 )

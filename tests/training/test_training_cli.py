@@ -95,7 +95,7 @@ def test_recipes_are_valid(path, monkeypatch, tmp_path, data_root, image_folder)
     built = TrainingCLI(["fit", f"--config={path}", *options])
     data = built.datamodule if built.datamodule.folder else entry(built.datamodule.data_name)
     network = built.model.network
-    assert (network.in_channels, network.image_size, network.image_size) == data.shape
+    assert data.shape == (network.in_channels, *[network.image_size] * (len(data.shape) - 1))
     assert network.num_classes == len(data.class_names)
     if path.parent.name == "first_galaxies":
         assert data.shape == entry("first-galaxies").shape

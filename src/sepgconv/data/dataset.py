@@ -28,7 +28,7 @@ class Split:
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or not 3 <= self.images.dim() <= 5:
             raise ValueError(
-                "images must be a uint8 tensor (n, c, y, x), "
+                "images must be a uint8 tensor (n, c, x), (n, c, y, x) or (n, c, z, y, x), "
                 f"got {self.images.dtype} of shape {tuple(self.images.shape)}"
             )
         if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:

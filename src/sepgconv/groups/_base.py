@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Element = Float[Tensor, "*batch dim"]
+Element = Float[Tensor, "*#batch dim"]
 Algebra = Float[Tensor, "*batch n"]
 Matrix = Float[Tensor, "*batch d d"]
 Columns = Float[Tensor, "*batch c"]
