@@ -73,10 +73,14 @@ def test_gradcheck(make) -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_compile_without_a_graph_break_equals_eager(training: bool) -> None:
+    """A whole net in training, three layers in eval."""
     torch._dynamo.reset()
+    grid = sg.sim2(4, 2)
+    layers = (sg.LiftingConv(1, 4, 5, grid=grid), sg.BatchNorm(4), sg.GroupConv(4, 6, 3, grid=grid))
+    nets = {False: lambda: nn.Sequential(*layers), True: lambda: small_net(sg.sim2(4, 2))}
     for make, shape in (
         (lambda: sg.LiftingConv(1, 2, 3, grid=sg.se2(4)), (1, 1, 6, 6)),
-        (lambda: small_net(sg.sim2(4, 2)), (4, 1, 8, 8)),
+        (nets[training], (4, 1, 8, 8)),
     ):
         module = make().double().train(training)  # in which rounding says nothing
         x = torch.randn(*shape, dtype=torch.float64)
@@ -95,14 +99,14 @@ def test_compile_without_a_graph_break_equals_eager(training: bool) -> None:
 @pytest.mark.parametrize("training", [False, True])
 def test_inductor_compiles_a_layer_and_a_net(training: bool) -> None:
     """The default backend. It draws random numbers of its own, so that the grids here are fixed."""
-    layer = sg.GroupConv(2, 3, 3, grid=sg.se2(4, sampling="fixed"))
-    net = small_net(sg.sim2(4, 2, sampling="fixed"))
-    for module, x in ((layer, torch.randn(1, 2, 4, 6, 6)), (net, torch.randn(4, 1, 8, 8))):
-        torch._dynamo.reset()
-        module.train(training)
-        compiled = torch.compile(copy.deepcopy(module), fullgraph=True)
-        with torch.no_grad():
-            assert_close(compiled(x), module(x), atol=1e-5, rtol=1e-4)
+    layer = sg.GroupConv(2, 3, 3, grid=sg.se2(4, sampling="fixed")), torch.randn(1, 2, 4, 6, 6)
+    net = small_net(sg.sim2(4, 2, sampling="fixed")), torch.randn(4, 1, 8, 8)
+    module, x = net if training else layer
+    torch._dynamo.reset()
+    module.train(training)
+    compiled = torch.compile(copy.deepcopy(module), fullgraph=True)
+    with torch.no_grad():
+        assert_close(compiled(x), module(x), atol=1e-5, rtol=1e-4)
 
 
 def test_copies_and_pickles_give_the_same_output() -> None:
