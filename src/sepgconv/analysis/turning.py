@@ -1,8 +1,8 @@
 """The demo's task as an experiment: what each part of `antialias=True` gives on turned digits.
 
-Networks are trained as `sepgconv demo` does, on the 4,500 embedded upright digits, and tested on all 10,000 test digits of
-MNIST. `python -m sepgconv.analysis.turning --help`. A result is a JSON file per network and seed; what is there is not
-done again, so a run that was stopped goes on where it was.
+Networks are trained as `sepgconv demo` does, on the 4,500 embedded upright digits, and tested on all 10,000 test digits
+of MNIST. `python -m sepgconv.analysis.turning --help`. A result is a JSON file per network and seed; what is there is
+not done again, so a run that was stopped goes on where it was.
 """
 
 import argparse
