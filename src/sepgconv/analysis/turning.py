@@ -16,6 +16,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from sepgconv.analysis.equivariance import logit_changes
@@ -64,16 +65,18 @@ NETWORKS = {
     "better": Parts(pool=True, last=True, space=True, cutoff=True),
     "better-peak": Parts(pool=True, last=True, space=True, peak=True, cutoff=True),
 }
+WEIGHTS_OF = {"peak": "paper", "better-peak": "better"}
+"""Networks that are not trained themselves: a projection without weights is put in the place of another one."""
 TITLES = {
     "paper": "the paper's",
     "pool": "anti-aliased pools alone",
     "last": "last kernel 5×5 alone",
     "space": "mean over space alone",
-    "peak": "peak between rotations alone",
+    "peak": "peak between rotations alone (trained without)",
     "cutoff": "`cutoff=0.4` alone",
     "antialias": "`antialias=True`: pools, last kernel, mean",
     "better": "and `cutoff=0.4`",
-    "better-peak": "and the peak between rotations",
+    "better-peak": "and the peak between rotations (trained without)",
 }
 
 
@@ -118,7 +121,7 @@ class Run:
             raise ValueError(f"network must be one of {', '.join(NETWORKS)}; got {name!r}")
         self.name, self.seed, self.epochs, self.width = name, seed, epochs, width
         self.path = results / f"{name}-{seed}.json"
-        self.weights = None if weights is None else weights / f"{name}-{seed}.pt"
+        self.weights = None if weights is None else weights / f"{WEIGHTS_OF.get(name, name)}-{seed}.pt"
         self.found: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
         same = {"network": name, "seed": seed, "epochs": epochs, "width": width}
         known = {key: self.found[key] for key in same if key in self.found}
@@ -139,6 +142,10 @@ class Run:
         if self.weights is not None and self.weights.exists():
             classifier.net.load_state_dict(torch.load(self.weights, weights_only=True))
             return classifier.eval()
+        if self.name in WEIGHTS_OF:
+            raise ValueError(
+                f"{self.name} takes the weights of {WEIGHTS_OF[self.name]}: train that first and keep them"
+            )
         images = data.normaliser(data.data.test.pixels(slice(0, 200)))
         self.found["untrained logits"] = dict(zip(map(str, TURNS), untrained(classifier.net, images), strict=True))
         start = time.process_time()
@@ -199,6 +206,34 @@ def as_markdown(results: Path, angles: Sequence[float | None]) -> str:
     return "\n".join(lines)
 
 
+def draw(results: Path, path: Path) -> None:
+    """Error against angle, before and after: the mean over seeds, and every seed as a dot."""
+    figure = Figure(figsize=(7.5, 3.6), layout="constrained")
+    axes = figure.subplots()
+    degrees = [quarter + angle for quarter in (0, 90, 180, 270) for angle in ANGLES] + [360]
+    for name, title, colour in (("paper", "the paper's network", "#c0392b"), ("better", "anti-aliased", "#1b6ca8")):
+        runs = [json.loads(path.read_text())["errors"] for path in sorted(results.glob(f"{name}-[0-9]*.json"))]
+        rows = [[run[label(angle % 90)] for angle in degrees] for run in runs if set(map(label, ANGLES)) <= set(run)]
+        if not rows:
+            raise ValueError(f"no result of {name} at {', '.join(map(label, ANGLES))} degrees in {results}")
+        means = [mean(values) for values in zip(*rows, strict=True)]
+        for row in rows:
+            axes.plot(degrees, row, ".", color=colour, ms=4, alpha=0.5)
+        axes.plot(degrees, means, "-", color=colour)
+        axes.annotate(
+            title, (225, means[degrees.index(225)]), (0, 6), textcoords="offset points", ha="center", color=colour
+        )
+    axes.set_xlim(0, 360)
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(range(0, 361, 45), [f"{angle}°" for angle in range(0, 361, 45)])
+    axes.set_xlabel("the test digits are turned by")
+    axes.set_ylabel("error (%)")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle("SE(2) with 8 rotations, trained on upright digits, tested on turned ones")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+
+
 def _cell(values: list[float]) -> str:
     return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
@@ -218,6 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", help="where MNIST's files are")
     parser.add_argument("--epochs", type=int, default=5, help="(%(default)s)")
     parser.add_argument("--width", type=float, default=0.5, help="(%(default)s)")
+    parser.add_argument("--picture", type=Path, help="draw error against angle, before and after, into this file")
     parser.add_argument("--limit", type=int, help="test on so many digits only")
     options = parser.parse_args(arguments)
     for seed in options.seeds:
@@ -231,6 +267,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 digits = Split(digits.images[: options.limit], digits.labels[: options.limit])
             run.test(data, digits, options.angles)
     print(as_markdown(options.results, options.angles))
+    if options.picture:
+        draw(options.results, options.picture)
     return 0
 
 
