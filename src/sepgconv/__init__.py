@@ -18,7 +18,7 @@ from sepgconv.grids import (
     translation3,
 )
 from sepgconv.kernels import FACTORISATIONS, Factor, KernelConfig
-from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool
+from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool, strided
 from sepgconv.nn._check import EquivarianceWarning
 from sepgconv.profiling import profile
 
@@ -49,6 +49,7 @@ __all__ = [
     "se3",
     "set_resolution",
     "sim2",
+    "strided",
     "testing",
     "translation1",
     "translation2",

@@ -68,7 +68,11 @@ def train(contestant: Contestant, data: Images, *, epochs: int, width: float, se
     """Fits a network to the upright training digits."""
     torch.manual_seed(seed)
     network = NetworkConfig(factorisation=contestant.factorisation, kernel=KERNEL, width=width, antialias=True)
-    classifier = Classifier(network, contestant.grid, OptimiserConfig(), seed=seed)
+    return fit(Classifier(network, contestant.grid, OptimiserConfig(), seed=seed), data, epochs=epochs, quiet=quiet)
+
+
+def fit(classifier: Classifier, data: Images, *, epochs: int, quiet: bool) -> Classifier:
+    """The demo's schedule."""
     trainer = Trainer(
         accelerator="cpu",
         max_epochs=epochs,

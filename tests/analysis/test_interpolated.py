@@ -8,6 +8,7 @@ from sepgconv.analysis.equivariance import (
     OMEGAS,
     SCALES,
     band_limit_table,
+    centre_errors,
     dilation_table,
     logit_changes,
     rotation_table,
@@ -60,6 +61,12 @@ def test_band_limited_kernels_turn_well_between_the_pixels() -> None:
     assert rows[0.4]["SiLU between and after"] < 8e-3
     assert rows[0.4]["the same, then pooled"] < 8e-3
     assert rows[0.4]["none"] < 2e-3
+    assert rows[None]["ReLUs, at the centre"] > 3e-2
+    assert rows[0.4]["ReLUs, at the centre"] < 8e-3
+
+
+def test_at_the_centre_quarter_turns_are_exact() -> None:
+    assert centre_errors(90.0, 8, 10.0, places=5, seeds=1) < 1e-13
 
 
 def test_logits_change_less_between_the_pixels() -> None:

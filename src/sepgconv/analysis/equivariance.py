@@ -5,7 +5,7 @@ tables made here show it, beside the error of interpolating the picture itself. 
 `python -m sepgconv.analysis.equivariance`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -22,13 +22,19 @@ SCALES = (4, 7, 13)
 CUTOFFS = (None, 0.5, 0.4, 0.3)
 
 
-def smooth_image(size: int = 33, element: Float[Tensor, "2 2"] | None = None) -> Float[Tensor, "1 1 y x"]:
-    """A few Gaussian blobs, fading towards the border; with a matrix, the blobs moved by it and drawn afresh."""
+def smooth_image(
+    size: int = 33, element: Float[Tensor, "2 2"] | None = None, middle: Sequence[float] = (0.0, 0.0)
+) -> Float[Tensor, "1 1 y x"]:
+    """A few Gaussian blobs, fading towards the border; with a matrix, the blobs moved by it and drawn afresh.
+
+    `middle` is the point (x, y) among the blobs that is the picture's centre.
+    """
     line = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
     y, x = torch.meshgrid(-line, line, indexing="ij")
     points = torch.stack([x, y], dim=-1)
     if element is not None:
         points = points @ torch.linalg.inv(element.double()).T
+    points = points + points.new_tensor(middle)
     image = torch.zeros(size, size, dtype=torch.float64)
     for weight, width, center in ((1.0, 2.4, (3.5, 2.0)), (0.8, 2.2, (-4.0, 3.0)), (-1.0, 2.6, (1.0, -4.5))):
         distance = (points - points.new_tensor(center)).square().sum(-1)
@@ -90,6 +96,33 @@ def rotation_errors(
 
 
 @torch.no_grad()
+def centre_errors(
+    degrees: float, rotations: int, omega0: float, *, places: int = 100, seeds: int = 3, **settings: Any
+) -> float:
+    """As `rotation_errors`, at the one pixel that a turn leaves where it is: nothing is interpolated.
+
+    The picture's blobs are drawn afresh around many points, turned and not, and the outputs at the centre compared.
+    """
+    random = torch.Generator().manual_seed(0)
+    middles = (24 * torch.rand(places, 2, generator=random, dtype=torch.float64) - 12).tolist()
+    errors = []
+    for seed in range(seeds):
+        torch.manual_seed(seed)
+        grid = sg.se2(rotations, sampling="fixed")
+        net = two_layers(grid, omega0, **settings)
+        seen = 2 * net[0].kernel_size - 1  # the pixels on which one output depends
+        matrix = grid.group.matrix(torch.tensor([degrees * torch.pi / 180], dtype=torch.float64))
+        upright, turned = (
+            net(torch.cat([smooth_image(seen, element, middle) for middle in middles]))[..., seen // 2, seen // 2].mean(
+                2
+            )
+            for element in (None, matrix)
+        )
+        errors.append(((turned - upright).norm() / upright.norm()).item())
+    return sum(errors) / seeds
+
+
+@torch.no_grad()
 def dilation_errors(
     make: Callable[..., sg.Grid], scales: int, omega0: float, *, seeds: int = 6
 ) -> tuple[float, float, float]:
@@ -131,7 +164,10 @@ def rotation_table() -> list[tuple[float, int, dict[str, float], float]]:
 
 
 def band_limit_table(cutoffs: Iterable[float | None] = CUTOFFS) -> list[tuple[float | None, dict[str, float]]]:
-    """(cut-off, errors by nonlinearity) for a turn by 45° with ω₀ = 10 and 8 rotations."""
+    """(cut-off, errors by nonlinearity) for a turn by 45° with ω₀ = 10 and 8 rotations.
+
+    The last one is that of `centre_errors`, without any interpolation.
+    """
     linear, relu, silu = nn.Identity(), nn.ReLU(), nn.SiLU()
     cases = {
         "none": (linear, linear),
@@ -146,6 +182,7 @@ def band_limit_table(cutoffs: Iterable[float | None] = CUTOFFS) -> list[tuple[fl
             name: rotation_errors(45.0, 8, 10.0, cutoff=cutoff, between=between, after=after)[0]
             for name, (between, after) in cases.items()
         }
+        found["ReLUs, at the centre"] = centre_errors(45.0, 8, 10.0, cutoff=cutoff)
         rows.append((cutoff, found))
     return rows
 

@@ -5,5 +5,6 @@ from sepgconv.nn._conv import GroupConv, LiftingConv
 from sepgconv.nn._norm import BatchNorm
 from sepgconv.nn._pool import SpatialPool
 from sepgconv.nn._projection import GroupPool
+from sepgconv.nn._strided import strided
 
-__all__ = ["BatchNorm", "GroupConv", "GroupPool", "LiftingConv", "ResidualBlock", "SpatialPool"]
+__all__ = ["BatchNorm", "GroupConv", "GroupPool", "LiftingConv", "ResidualBlock", "SpatialPool", "strided"]
