@@ -3,8 +3,19 @@
 import pytest
 
 from sepgconv import cli
+from sepgconv.training.command import TrainingCLI
 
 LAUGHS = "\n".join(f"  {b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_trained(monkeypatch):
+    """A recipe that is accepted would be trained for hours: it fails here instead."""
+
+    def fit(*_, **__):
+        pytest.fail("training has begun")
+
+    monkeypatch.setattr(TrainingCLI, "fit", fit)
 
 
 @pytest.mark.parametrize(
