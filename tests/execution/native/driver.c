@@ -21,6 +21,8 @@ int sepgconv_pool_result(const sepgconv_pool *, int);
 int sepgconv_pool_backward(const sepgconv_pool *, int);
 int sepgconv_circular_product(const sepgconv_circular *, int);
 int sepgconv_circular_gradients(const sepgconv_circular *, int);
+int sepgconv_banded_product(const sepgconv_band *, int);
+int sepgconv_banded_gradients(const sepgconv_band *, int);
 
 static const double UNIT = 1. / (1 << 24);
 static int wrong = 0, tried = 0;
@@ -232,6 +234,34 @@ static void circular(int threads) {
     free(e), free(ey), free(ex);
 }
 
+static void banded(int threads) {
+    sepgconv_band a = {.rows = draw(draw(3) ? 60 : 2000), .elements = 1 + draw(9), .neighbours = draw(4)};
+    a.in = draw(3) ? 1 + draw(70) : 32, a.out = draw(3) ? 1 + draw(70) : 32;
+    int64_t n = a.elements, taps = 2 * a.neighbours + 1, ins = a.rows * n * a.in, outs = a.rows * n * a.out;
+    int64_t size = taps * a.in * a.out, last = draw(2); /* which of the matrices' axes lies innermost */
+    a.weight_tap = a.in * a.out, a.weight_in = last ? a.out : 1, a.weight_out = last ? 1 : a.in;
+    float *x = numbers(ins), *g = numbers(outs), *w = numbers(size), *y = numbers(outs), *dx = numbers(ins);
+    float *dw = numbers(size);
+    double *ey = zeros(outs), *sy = zeros(outs), *ex = zeros(ins), *sx = zeros(ins), *ew = zeros(size), *sw = zeros(size);
+    for (int64_t o = 0; o < outs; o++)
+        for (int64_t k = 0; k < taps * a.in; k++) {
+            int64_t s = o / a.out % n, other = s + k / a.in - a.neighbours, i = k % a.in, c = o % a.out;
+            if (other < 0 || other >= n) continue;
+            int64_t at = (o / a.out - s + other) * a.in + i;
+            double v = x[at], t = w[k / a.in * a.weight_tap + i * a.weight_in + c * a.weight_out], d = g[o];
+            ey[o] += v * t, sy[o] += fabs(v * t), ex[at] += d * t, sx[at] += fabs(d * t);
+            ew[k * a.out + c] += v * d, sw[k * a.out + c] += fabs(v * d);
+        }
+    a.x = x, a.weight = w, a.y = y;
+    wrong += sepgconv_banded_product(&a, threads);
+    a.y = draw(4) ? dx : NULL, a.grad = g, a.grad_weight = draw(4) ? dw : NULL;
+    wrong += sepgconv_banded_gradients(&a, threads);
+    compare("banded_product", y, ey, sy, outs, (double)(taps * a.in));
+    if (a.y) compare("banded_gradients for x", dx, ex, sx, ins, (double)(taps * a.out));
+    if (a.grad_weight) compare("banded_gradients for the matrices", dw, ew, sw, size, (double)(a.rows * n));
+    free(x), free(g), free(w), free(y), free(dx), free(dw), free(ey), free(sy), free(ex), free(sx), free(ew), free(sw);
+}
+
 int main(int count, char **arguments) {
     int rounds = count > 1 ? atoi(arguments[1]) : 200;
     const char *builds[] = {"base", "avx2", "avx512"};
@@ -240,7 +270,10 @@ int main(int count, char **arguments) {
             printf("%s: not here\n", builds[n]);
             continue;
         }
-        for (int r = 0; r < rounds; r++) convolution(1 + r % 3), norm(1 + r % 3), pool(1 + r % 3), circular(1 + r % 3);
+        for (int r = 0; r < rounds; r++) {
+            convolution(1 + r % 3), norm(1 + r % 3), pool(1 + r % 3);
+            circular(1 + r % 3), banded(1 + r % 3);
+        }
         printf("%s: %d results compared, %d wrong\n", builds[n], tried, wrong);
     }
     return wrong > 0;

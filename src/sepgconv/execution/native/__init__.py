@@ -4,6 +4,7 @@ Every function has the contract of a stock operation or a short sequence of them
 kernel does not apply: another device or dtype, autocast, a transform of `torch.func`, a second derivative, an export.
 """
 
+from sepgconv.execution.native._banded import banded_product
 from sepgconv.execution.native._circular import circular_product
 from sepgconv.execution.native._depthwise import depthwise, followed
 from sepgconv.execution.native._guard import in_transform
@@ -11,4 +12,14 @@ from sepgconv.execution.native._library import Status, status
 from sepgconv.execution.native._norm import batch_norm
 from sepgconv.execution.native._pool import max_pool
 
-__all__ = ["Status", "batch_norm", "circular_product", "depthwise", "followed", "in_transform", "max_pool", "status"]
+__all__ = [
+    "Status",
+    "banded_product",
+    "batch_norm",
+    "circular_product",
+    "depthwise",
+    "followed",
+    "in_transform",
+    "max_pool",
+    "status",
+]

@@ -109,6 +109,8 @@ def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
         "pool_backward",
         "circular_product",
         "circular_gradients",
+        "banded_product",
+        "banded_gradients",
     ):
         getattr(found, f"sepgconv_{name}").argtypes = [pointer, integer]
     return found

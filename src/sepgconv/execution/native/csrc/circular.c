@@ -12,14 +12,9 @@
 #include <stdlib.h>
 
 #include "fourier.h"
+#include "tiles.h"
 
 #define PARTS 16
-#if LANES == 16
-#define DOWN 8
-#else
-#define DOWN 6
-#endif
-#define PANEL (2 * LANES)
 #define WORKING (64 << 10) /* bytes of a block's transform */
 #define LARGE (1 << 17)    /* numbers in a matrix that is read from memory for every block: then blocks are larger */
 
@@ -33,28 +28,8 @@ typedef struct {
     float *sums;            /* (part, pair, in, out) */
 } job;
 
-static int64_t up_to(int64_t columns, int64_t step) { return (columns + step - 1) / step * step; }
-
 static int64_t filled(int64_t columns) { /* whole panels, and whole tiles when read from top to bottom */
     return up_to(most(up_to(columns, PANEL), up_to(columns, DOWN)), BLOCK);
-}
-
-/* c (+)= a·b for a tile: a's entry (row, k) lies at row·a_row + k·a_step, b's rows b_row apart. */
-INLINE void tile(const float *a, int64_t a_row, int64_t a_step, const float *b, int64_t b_row, int64_t depth, float *c,
-                 int64_t c_row, const int adds) {
-    vec sum[DOWN][2];
-    UNROLL for (int r = 0; r < DOWN; r++) {
-        sum[r][0] = adds ? load(c + r * c_row) : splat(0.f);
-        sum[r][1] = adds ? load(c + r * c_row + LANES) : splat(0.f);
-    }
-    for (int64_t k = 0; k < depth; k++, a += a_step, b += b_row) {
-        vec left = load(b), right = load(b + LANES);
-        UNROLL for (int r = 0; r < DOWN; r++) {
-            vec v = splat(a[r * a_row]);
-            sum[r][0] += v * left, sum[r][1] += v * right;
-        }
-    }
-    UNROLL for (int r = 0; r < DOWN; r++) store(c + r * c_row, sum[r][0]), store(c + r * c_row + LANES, sum[r][1]);
 }
 
 /* Which entries of a pair's block are there in `size` columns (or rows) from `first` on, if the other side is `across`
@@ -75,7 +50,7 @@ static void products(const job *j, int64_t rows, const float *a, int64_t from, i
         for (int64_t p = 0; p < columns; p += PANEL, packed += depth * PANEL) {
             range k = entries(f >= j->unmixed, p, PANEL, columns, depth);
             for (int64_t r = 0; r < rows; r += DOWN)
-                tile(a + r * from + k.first, from, 1, packed + k.first * PANEL, PANEL, k.count, c + r * to + p, to, 0);
+                tile(DOWN, a + r * from + k.first, from, 1, packed + k.first * PANEL, PANEL, k.count, c + r * to + p, to, 0);
         }
 }
 
@@ -125,7 +100,7 @@ static void backward(const void *context, int64_t i, float *scratch) {
                 for (int64_t p = 0; p < 2 * a->out; p += PANEL) {
                     range k = entries(f >= j->unmixed, p, PANEL, 2 * a->out, 2 * a->in);
                     for (int64_t r = k.first / DOWN * DOWN; r < k.first + k.count; r += DOWN)
-                        tile(x + f * j->block * j->in + r, 1, j->in, g + f * j->block * j->out + p, j->out, rows,
+                        tile(DOWN, x + f * j->block * j->in + r, 1, j->in, g + f * j->block * j->out + p, j->out, rows,
                              sums + f * size + r * j->out + p, j->out, 1);
                 }
         }

@@ -70,6 +70,18 @@ typedef struct {
 
 typedef int sepgconv_circular_step(const sepgconv_circular *, int threads);
 
+/* Products of rows (row, element, in) with matrices w(d), (tap, in, out) with strides, of the neighbours d = −n, …, n that
+   an element sees: y(s) = Σ_d x(s + d)·w(d). Gradients read `grad` and `x` and write, if there is a place for them, `y`,
+   now of x's size, and a contiguous `grad_weight`. */
+typedef struct {
+    const float *x, *grad, *weight;
+    float *y, *grad_weight;
+    int64_t rows, elements, neighbours, in, out;
+    int64_t weight_tap, weight_in, weight_out;
+} sepgconv_band;
+
+typedef int sepgconv_band_step(const sepgconv_band *, int threads);
+
 /* One build of the operations. */
 typedef struct {
     const char *name;
@@ -78,6 +90,7 @@ typedef struct {
     sepgconv_norm_step *norm_statistics, *norm_result, *norm_backward;
     sepgconv_pool_step *pool_result, *pool_backward;
     sepgconv_circular_step *circular, *circular_backward;
+    sepgconv_band_step *banded, *banded_backward;
 } sepgconv_build;
 
 #endif
