@@ -59,6 +59,7 @@ def initialise(kernel: "GroupKernel") -> None:
     """
     depth = 0.4 * (kernel.grid.space + kernel.grid.group.dimension) if kernel.source else 0
     pending = {"x", *(range(len(kernel.names)) if kernel.source else ())}
+    before: dict[Term, list[Tensor]] = {}  # by what they vary along, the units of factors that are done
     for factor, term, network in zip(kernel.factors, kernel.terms, kernel.networks, strict=False):
         assert isinstance(network, Parametrisation)
         network.reset_features()
@@ -66,23 +67,29 @@ def initialise(kernel: "GroupKernel") -> None:
         network.reset_out(1.0)
         weighted = {*term.parts, *(["x"] if term.spatial else [])} & pending
         pending -= weighted
+        along = term._replace(channels="")
+        others = before.get(along) if not term.spatial else None
         units = _seen(kernel, factor, term, network, weighted)
         mixed = units
         if network.in_features:
             mix = whitening(kernel, factor, network).to(kernel.points)
             network.out.weight.copy_(network.out.weight @ mix)
             mixed = [unit @ mix for unit in units]
+        mixed = _products(mixed, others)
         bases = _bases(kernel, term, weighted)
         expected = _mean_spectrum(mixed, bases).sum(-1, keepdim=True)
         features = expected**depth / (expected**depth).mean()
         gain = (expected * features).mean()
         if factor.channels == "j" and network.in_features:
             # One function per channel: scaled by its own gain, unless that happens to be close to zero.
-            drawn = _mean_spectrum([unit @ network.out.weight.t() for unit in units], bases)
+            drawn = _mean_spectrum(_products([unit @ network.out.weight.t() for unit in units], others), bases)
+            drawn = drawn.unflatten(-1, (len(network.out.weight), -1)).sum(-1)
             own = (drawn * features).mean(0).clamp_min(0.1 * gain.item())
             network.out.weight.mul_(own.rsqrt().to(kernel.points)[:, None])
         else:
             network.scale_out(gain.rsqrt().item())
+        if term.parts:
+            before[along] = [unit * gain.rsqrt().item() * math.prod(unit.shape[:-1]) ** 0.5 for unit in mixed]
     # What no factor sees is constant there; it is made good in the first factor.
     nothing = Term((), False, "")
     rest = _mean_spectrum(_seen(kernel, Factor("", ""), nothing, None, pending), _bases(kernel, nothing, pending))
@@ -91,6 +98,16 @@ def initialise(kernel: "GroupKernel") -> None:
     assert isinstance(first, Parametrisation)
     first.scale_out(gain.rsqrt().item())
     _balance([network for network in kernel.networks if isinstance(network, Parametrisation)])
+
+
+def _products(units: list[Tensor], others: list[Tensor] | None) -> list[Float[Tensor, "*axes c"]]:
+    """All products of a factor's units with those of factors that vary along the same axes: spectra do not multiply.
+
+    On O(2) the mirror and the angle of h⁻¹h̃ vary along one axis.
+    """
+    if others is None:
+        return units
+    return [(unit[..., None] * other[..., None, :]).flatten(-2) for unit, other in zip(units, others, strict=True)]
 
 
 def _balance(networks: list[Parametrisation]) -> None:

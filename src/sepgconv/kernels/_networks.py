@@ -72,13 +72,21 @@ class Sine(nn.Module):
 class KernelNetwork(Parametrisation):
     """An MLP from coordinates in [−1, 1]^n to kernel values; without coordinates, a plain learned vector.
 
+    Args:
+        in_features: n.
+        out_features: number of values.
+        config: its settings.
+        columns: how many of the n belong to each coordinate; by default one.
+
     Shapes:
         coordinates `(rows, n)` → values `(rows, out)`
     """
 
-    def __init__(self, in_features: int, out_features: int, config: KernelConfig) -> None:
+    def __init__(
+        self, in_features: int, out_features: int, config: KernelConfig, columns: tuple[int, ...] | None = None
+    ) -> None:
         super().__init__(in_features, out_features)
-        self.config = config
+        self.config, self.columns = config, columns or (1,) * in_features
         widths = [in_features] + [config.hidden] * (config.layers + 1)
         layers: list[nn.Module] = []
         for fan_in, fan_out in itertools.pairwise(widths if in_features else []):
@@ -97,12 +105,20 @@ class KernelNetwork(Parametrisation):
 
     @torch.no_grad()
     def reset_features(self) -> None:
-        """Draws the hidden layers: the SIREN rule (Sitzmann et al. 2020) for sines, He's for the others."""
+        """Draws the hidden layers: the SIREN rule (Sitzmann et al. 2020) for sines, He's for the others.
+
+        A coordinate of several columns counts as one, its weights divided by their root: the nine entries of a rotation
+        would otherwise leave a kernel that sees x, too, with next to no frequencies in x.
+        """
         sine = self.config.activation == "sine"
         for index, layer in enumerate(m for m in self.hidden if isinstance(m, nn.Linear)):
             fan_in = layer.in_features
-            if sine:
-                bound = 1 / fan_in if index == 0 else math.sqrt(6 / fan_in) / self.config.omega0
+            if sine and index == 0:
+                fan_in = len(self.columns)
+                layer.weight.uniform_(-1 / fan_in, 1 / fan_in)
+                layer.weight.div_(layer.weight.new_tensor([n for n in self.columns for _ in range(n)]).sqrt())
+            elif sine:
+                bound = math.sqrt(6 / fan_in) / self.config.omega0
                 layer.weight.uniform_(-bound, bound)
             else:
                 nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
@@ -127,6 +143,8 @@ class KernelNetwork(Parametrisation):
 
 
 PARAMETRISATIONS: dict[str, Callable[[Domain, int, KernelConfig], Parametrisation]] = {
-    "network": lambda domain, values, config: KernelNetwork(domain.columns, values, config),
+    "network": lambda domain, values, config: KernelNetwork(
+        domain.columns, values, config, (1,) * domain.space + tuple(c.columns for c in domain.coordinates)
+    ),
 }
 """What kernels may be made of, by the name in `KernelConfig`: from a domain, the number of values and the settings."""
