@@ -203,11 +203,24 @@ static void change(const double *from, double *to, int64_t rows, int64_t n, int6
             to[i] += from[i / (n * c) * n * c + t * c + i % c] * (back ? wave(n, t, i / c % n) : wave(n, i / c % n, t));
 }
 
+/* A pair's block (2·in, 2·out) as a dense matrix: entry (i, o) and which number of `weight` it is, with its sign. */
+static double block_entry(const sepgconv_circular *a, int64_t pair, int64_t i, int64_t o, int64_t *at) {
+    int64_t from = i / a->in, to = o / a->out;
+    if (a->mirrored) {
+        *at = (pair * 2 * a->in + i) * 2 * a->out + o;
+        return pair < 2 && from != to ? 0 : 1;
+    }
+    const int64_t second = pair ? from != to : from;
+    *at = ((pair * 2 + second) * a->in + i % a->in) * a->out + o % a->out;
+    return !pair && from != to ? 0 : from < to ? -1 : 1;
+}
+
 static void circular(int threads) {
     static const int64_t points[] = {4, 8, 12, 16, 24, 32};
-    sepgconv_circular a = {.rows = draw(60), .points = points[draw(6)], .in = 1 + draw(20), .out = 1 + draw(20)};
+    sepgconv_circular a = {.rows = draw(60), .points = points[draw(6)], .in = 1 + draw(40), .out = 1 + draw(40)};
     a.mirrored = mirrored = a.points % 8 == 0 && draw(2);
-    int64_t n = a.points, ins = a.rows * n * a.in, outs = a.rows * n * a.out, size = n / 2 * 4 * a.in * a.out;
+    int64_t n = a.points, ins = a.rows * n * a.in, outs = a.rows * n * a.out;
+    int64_t size = n / 2 * (a.mirrored ? 4 : 2) * a.in * a.out, entries = n / 2 * 4 * a.in * a.out, at;
     float *x = numbers(ins), *g = numbers(outs), *w = numbers(size), *y = numbers(outs), *dx = numbers(ins);
     float *dw = numbers(size);
     double *fx = zeros(ins), *fg = zeros(outs), *fy = zeros(outs), *fdx = zeros(ins), *ew = zeros(size), *d = zeros(ins);
@@ -216,14 +229,16 @@ static void circular(int threads) {
     for (int64_t i = 0; i < outs; i++) e[i] = g[i];
     change(d, fx, a.rows, n, a.in, 0), change(e, fg, a.rows, n, a.out, 0);
     for (int64_t r = 0; r < a.rows; r++)
-        for (int64_t k = 0; k < size; k++) {
+        for (int64_t k = 0; k < entries; k++) {
             int64_t pair = k / (4 * a.in * a.out), i = k / (2 * a.out) % (2 * a.in), o = k % (2 * a.out);
-            int64_t at = (r * n + 2 * pair) * a.in + i, to = (r * n + 2 * pair) * a.out + o;
-            if (pair <= a.mirrored && (i < a.in) != (o < a.out)) continue; /* the first waves do not mix */
-            fy[to] += fx[at] * w[k], fdx[at] += fg[to] * w[k], ew[k] += fx[at] * fg[to];
+            int64_t in = (r * n + 2 * pair) * a.in + i, to = (r * n + 2 * pair) * a.out + o;
+            const double sign = block_entry(&a, pair, i, o, &at);
+            if (sign == 0) continue;
+            fy[to] += fx[in] * sign * w[at], fdx[in] += fg[to] * sign * w[at], ew[at] += fx[in] * sign * fg[to];
         }
     change(fy, ey, a.rows, n, a.out, 1), change(fdx, ex, a.rows, n, a.in, 1);
-    a.x = x, a.weight = w, a.y = y, a.weight_pair = 4 * a.in * a.out, a.weight_in = 2 * a.out, a.weight_out = 1;
+    a.x = x, a.weight = w, a.y = y, a.weight_pair = (a.mirrored ? 4 : 2) * a.in * a.out, a.weight_second = a.in * a.out;
+    a.weight_in = a.mirrored ? 2 * a.out : a.out, a.weight_out = 1;
     wrong += sepgconv_circular_product(&a, threads);
     a.y = draw(4) ? dx : NULL, a.grad = g, a.grad_weight = draw(4) ? dw : NULL;
     wrong += sepgconv_circular_gradients(&a, threads);

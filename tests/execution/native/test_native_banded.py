@@ -90,5 +90,5 @@ def test_only_the_gradients_that_are_needed_are_taken() -> None:
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("shape", [(2, 3, 5), (3, 4, 5)])
 def test_matrices_that_do_not_fit_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="banded_product: rows .* and matrices .* do not fit"):
+    with pytest.raises(ValueError, match=r"banded_product: rows .* and matrices .* do not fit"):
         torch.ops.sepgconv.banded_product.default(torch.randn(2, 4, 3), torch.randn(*shape))

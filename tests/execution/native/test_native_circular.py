@@ -24,23 +24,27 @@ def dihedral(count: int) -> Tensor:
     return waves / waves.norm(dim=1, keepdim=True)
 
 
-def kept(weight: Tensor, unmixed: int) -> Tensor:
-    """Which entries of the blocks count: the first pairs' functions do not mix."""
+def whole(weight: Tensor, unmixed: int) -> Tensor:
+    """The blocks that all pairs are multiplied by: [a −b; b a], or as they are; the first pairs' functions do not mix."""
+    if weight.ndim == 4:
+        rows = [torch.cat([weight[:, 0], -weight[:, 1]], -1), torch.cat([weight[:, 1], weight[:, 0]], -1)]
+        first = torch.block_diag(*weight[0])[None]
+        return torch.cat([first, torch.cat(rows, -2)[1:]])
     mask, (i, j) = torch.ones_like(weight), (n // 2 for n in weight.shape[1:])
     mask[:unmixed, :i, j:] = mask[:unmixed, i:, :j] = 0
-    return mask
+    return weight * mask
 
 
-def plain(x: Tensor, weight: Tensor, basis: Tensor, unmixed: int = 1) -> Tensor:
-    pairs, weight = len(weight), weight * kept(weight, unmixed)
+def plain(x: Tensor, weight: Tensor, basis: Tensor) -> Tensor:
+    pairs, weight = len(weight), whole(weight, 2)
     waves = torch.einsum("mt,...ti->...mi", basis, x).unflatten(-2, (pairs, 2)).flatten(-2)
     product = torch.einsum("...pi,pij->...pj", waves, weight).unflatten(-1, (2, -1)).flatten(-3, -2)
     return torch.einsum("mt,...mj->...tj", basis, product)
 
 
-def blocks(pairs: int, i: int, j: int) -> Tensor:
+def blocks(pairs: int, i: int, j: int, mirrored: bool = False) -> Tensor:
     """One block per pair of waves."""
-    return torch.randn(pairs, 2 * i, 2 * j)
+    return torch.randn(pairs, 2 * i, 2 * j) if mirrored else torch.randn(pairs, 2, i, j)
 
 
 def gradients(run, slope: Tensor, *leaves: Tensor) -> list[Tensor]:
@@ -55,14 +59,14 @@ def test_products_and_gradients_are_those_of_the_plain_way_in_float64(
     count: int, mirrored: bool, rows: int, i: int, j: int, vectors: str
 ) -> None:
     basis = dihedral(count) if mirrored else real_fourier(count)
-    x, weight = torch.randn(rows, count, i), blocks(len(basis) // 2, i, j)
+    x, weight = torch.randn(rows, count, i), blocks(len(basis) // 2, i, j, mirrored)
     slope = torch.randn(rows, count, j)
-    found = gradients(lambda a, w: native.circular_product(a, w, basis, mirrored=mirrored), slope, x, weight)
-    wanted = gradients(lambda a, w: plain(a, w, basis, 1 + mirrored), slope.double(), x.double(), weight.double())
+    found = gradients(lambda a, w: native.circular_product(a, w, basis), slope, x, weight)
+    wanted = gradients(lambda a, w: plain(a, w, basis), slope.double(), x.double(), weight.double())
     # A transform takes two rounds of sums and one of up to n/4 + 1 products, a product 2i (2j, rows) terms; there are
     # two transforms, and all of it grows with the norms of what is multiplied.
     norm_x, norm_g = x.flatten(1).norm(dim=1).max().double(), slope.flatten(1).norm(dim=1).max().double()
-    norm_w, size = torch.linalg.matrix_norm(weight.double(), 2).max(), 2 * (count // 4 + 4)
+    norm_w, size = torch.linalg.matrix_norm(whole(weight, 2).double(), 2).max(), 2 * (count // 4 + 4)
     bounds = (norm_x * norm_w * (size + 2 * i), norm_g * norm_w * (size + 2 * j), norm_x * norm_g * rows * (size + 64))
     for a, b, bound in zip(found, wanted, bounds, strict=True):
         assert a.shape == b.shape
@@ -112,7 +116,7 @@ def test_empty_batches_transforms_second_derivatives_and_compilers() -> None:
     runs = [gradients(lambda a, w, f=f: f(a, w, basis), slope, x, weight) for f in (compiled, native.circular_product)]
     for a, b in zip(*runs, strict=True):
         torch.testing.assert_close(a, b)
-    arguments = (torch.randn(9, 8, 3, requires_grad=True), weight.requires_grad_(), basis, False)
+    arguments = (torch.randn(9, 8, 3, requires_grad=True), weight.requires_grad_(), basis)
     torch.library.opcheck(torch.ops.sepgconv.circular_product.default, arguments)
 
 

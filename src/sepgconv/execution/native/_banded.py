@@ -28,10 +28,8 @@ def banded_product(x: Tensor, weight: Tensor) -> Tensor:
         x `(…, n, i)`, weight `(2m + 1, i, j)` → `(…, n, j)`
     """
     flat = x.reshape(-1, *x.shape[-2:])
-    if applies(x, weight):
-        result = torch.ops.sepgconv.banded_product.default(flat, weight)
-    else:
-        result = _plain(flat, weight)
+    run = torch.ops.sepgconv.banded_product.default if applies(x, weight) else _plain
+    result = run(flat, weight)
     return result.reshape(*x.shape[:-1], weight.shape[2])
 
 
@@ -86,8 +84,7 @@ def _differentiate(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
     (flat, weight), needed = ctx.saved_tensors, ctx.needs_input_grad
     if torch.is_grad_enabled():  # a second derivative
         inputs = [t for t, need in zip((flat, weight), needed, strict=True) if need]
-        with torch.enable_grad():
-            found = iter(torch.autograd.grad(_plain(flat, weight), inputs, grad, create_graph=True))
+        found = iter(torch.autograd.grad(_plain(flat, weight), inputs, grad, create_graph=True))
         dx, dw = (next(found) if need else None for need in needed)
         return dx, dw
     dx, dw = torch.ops.sepgconv.banded_backward.default(grad, flat, weight, *needed)

@@ -21,113 +21,110 @@ class _Circular(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("x", "grad", "weight", "y", "grad_weight")),
         *((name, ctypes.c_int64) for name in ("rows", "points", "mirrored", "channels_in", "channels_out")),
-        *((name, ctypes.c_int64) for name in ("weight_pair", "weight_in", "weight_out")),
+        *((name, ctypes.c_int64) for name in ("weight_pair", "weight_second", "weight_in", "weight_out")),
     ]
 
 
-def circular_product(x: Tensor, weight: Tensor, basis: Tensor, *, mirrored: bool = False) -> Tensor:
+def circular_product(x: Tensor, weight: Tensor, basis: Tensor) -> Tensor:
     """Transforms over a circle, multiplies by one block per pair of waves, transforms back.
 
     The basis is the orthonormal real Fourier basis, one function a row, the rows in pairs: first 1/√n and (−1)^θ/√n,
-    then √(2/n)·cos(2πfθ/n) and √(2/n)·sin(2πfθ/n) for f = 1, 2, … The first two do not mix: of the first block the two
-    diagonal quarters count. If `mirrored`, points are n/2 rotations and then their mirror images, and the basis is that
-    of the dihedral group, in which the functions of the first two pairs (of the first one, for odd n/2) do not mix.
+    then √(2/n)·cos(2πfθ/n) and √(2/n)·sin(2πfθ/n) for f = 1, 2, … A block is two matrices: a₀ and a_{n/2} for the first
+    pair, whose waves do not mix, then a and b of [a −b; b a]. On a circle and its mirror image points are n/2 rotations
+    and then their mirror images, the basis is that of the dihedral group, and blocks are whole; the functions of the
+    first two pairs (of the first one, for odd n/2) do not mix, and of these blocks the diagonal quarters count.
 
     Shapes:
-        x `(…, n, i)`, weight `(pairs, 2i, 2j)`, basis `(2·pairs, n)` → `(…, n, j)`
+        x `(…, n, i)`, weight `(pairs, 2, i, j)` or mirrored `(pairs, 2i, 2j)`, basis `(2·pairs, n)` → `(…, n, j)`
     """
-    flat = x.reshape(-1, *x.shape[-2:])
+    flat, mirrored = x.reshape(-1, *x.shape[-2:]), weight.ndim == 3
     if x.shape[-2] in (MIRRORED if mirrored else POINTS) and applies(x, weight):
-        result = torch.ops.sepgconv.circular_product.default(flat, weight, basis, mirrored)
+        result = torch.ops.sepgconv.circular_product.default(flat, weight, basis)
     else:
-        result = _plain(flat, weight, basis.to(x), 2 if mirrored and x.shape[-2] % 4 == 0 else 1)
-    return result.reshape(*x.shape[:-1], weight.shape[2] // 2)
+        result = _plain(flat, weight, basis.to(x))
+    return result.reshape(*x.shape[:-1], result.shape[2])
 
 
-def _plain(flat: Tensor, weight: Tensor, basis: Tensor, unmixed: int) -> Tensor:
+def _plain(flat: Tensor, weight: Tensor, basis: Tensor) -> Tensor:
     """With stock operations: two small products around one per pair of waves."""
-    weight = _unmixed(weight, unmixed)
+    blocks = _blocks(weight, flat.shape[1])
     waves = torch.einsum("mt,rti->mri", basis, flat).unflatten(0, (-1, 2))
-    product = torch.bmm(waves.transpose(1, 2).flatten(2), weight).unflatten(2, (2, weight.shape[2] // 2))
+    product = torch.bmm(waves.transpose(1, 2).flatten(2), blocks).unflatten(2, (2, blocks.shape[2] // 2))
     return torch.einsum("mt,mrj->rtj", basis, product.transpose(1, 2).flatten(0, 1))
 
 
-def _unmixed(weight: Tensor, count: int) -> Tensor:
-    """The blocks, of the first ones of which only the diagonal quarters count."""
-    i, j = (n // 2 for n in weight.shape[1:])
-    first = [torch.block_diag(block[:i, :j], block[i:, j:]) for block in weight[:count].unbind()]
-    return torch.cat([torch.stack(first), weight[count:]])
+def _blocks(weight: Tensor, points: int) -> Tensor:
+    """The blocks `(pairs, 2i, 2j)` that all pairs are multiplied by."""
+    if weight.ndim == 4:
+        (a, b), first = weight[1:].unbind(1), torch.block_diag(*weight[0])
+        rest = torch.cat([torch.cat([a, -b], dim=-1), torch.cat([b, a], dim=-1)], dim=-2)
+        return torch.cat([first.unsqueeze(0), rest])
+    count, (i, j) = 2 if points % 4 == 0 else 1, (n // 2 for n in weight.shape[1:])
+    apart = [torch.block_diag(block[:i, :j], block[i:, j:]) for block in weight[:count].unbind()]
+    return torch.cat([torch.stack(apart), weight[count:]])
 
 
 def _result(flat: Tensor, weight: Tensor, *_) -> Tensor:
     """Memory for the result."""
-    return flat.new_empty((*flat.shape[:2], weight.shape[2] // 2))
+    return flat.new_empty((*flat.shape[:2], weight.shape[-1] // (2 if weight.ndim == 3 else 1)))
 
 
-def _call(
-    flat: Tensor, weight: Tensor, mirrored: bool, grad: Tensor | None, places: tuple[int | None, int | None]
-) -> _Circular:
+def _call(flat: Tensor, weight: Tensor, grad: Tensor | None, places: tuple[int | None, int | None]) -> _Circular:
     """The arguments of the C functions; what does not fit together is refused here."""
-    rows, points, channels = flat.shape
-    pairs, twice_in, twice_out = weight.shape
-    allowed = MIRRORED if mirrored else POINTS
-    fits = points in allowed and 2 * pairs == points and twice_in == 2 * channels and twice_out % 2 == 0
-    if not fits or (grad is not None and tuple(grad.shape) != (rows, points, twice_out // 2)):
+    (rows, points, channels), mirrored = flat.shape, weight.ndim == 3
+    outer, allowed = weight.shape[-1] // (1 + mirrored), MIRRORED if mirrored else POINTS
+    block = (2 * channels, 2 * outer) if mirrored else (2, channels, outer)
+    fits = points in allowed and tuple(weight.shape) == (points // 2, *block)
+    if not fits or (grad is not None and tuple(grad.shape) != (rows, points, outer)):
         shapes = f"rows {tuple(flat.shape)} and blocks {tuple(weight.shape)}"
         raise ValueError(f"sepgconv::circular_product: {shapes} do not fit together, on {allowed} points")
     pointers = (flat.data_ptr(), None if grad is None else grad.data_ptr(), weight.data_ptr(), *places)
-    return _Circular(*pointers, rows, points, mirrored, channels, twice_out // 2, *weight.stride())
+    pair, *second, inside, outside = weight.stride()
+    strides = (pair, second[0] if second else 0, inside, outside)
+    return _Circular(*pointers, rows, points, mirrored, channels, outer, *strides)
 
 
-def _forward(flat: Tensor, weight: Tensor, basis: Tensor, mirrored: bool) -> Tensor:
+def _forward(flat: Tensor, weight: Tensor, basis: Tensor) -> Tensor:
     kernels, flat, result = _library.FOUND or _library.needed(), flat.contiguous(), _result(flat, weight)
-    call = _call(flat, weight, mirrored, None, (result.data_ptr(), None))
+    call = _call(flat, weight, None, (result.data_ptr(), None))
     if result.numel() and kernels.sepgconv_circular_product(ctypes.byref(call), torch.get_num_threads()):
         raise MemoryError(NO_MEMORY)
     return result
 
 
-def _backward(
-    grad: Tensor, flat: Tensor, weight: Tensor, mirrored: bool, needs_x: bool, needs_weight: bool
-) -> tuple[Tensor, Tensor]:
+def _backward(grad: Tensor, flat: Tensor, weight: Tensor, needs_x: bool, needs_weight: bool) -> tuple[Tensor, Tensor]:
     kernels, grad, flat = _library.FOUND or _library.needed(), grad.contiguous(), flat.contiguous()
-    dx, dw = _gradients(grad, flat, weight, mirrored, needs_x, needs_weight)
+    dx, dw = _gradients(grad, flat, weight, needs_x, needs_weight)
     places = (dx.data_ptr() if needs_x else None, dw.data_ptr() if needs_weight else None)
-    call = _call(flat, weight, mirrored, grad, places)
-    if kernels.sepgconv_circular_gradients(ctypes.byref(call), torch.get_num_threads()):
+    if kernels.sepgconv_circular_gradients(ctypes.byref(_call(flat, weight, grad, places)), torch.get_num_threads()):
         raise MemoryError(NO_MEMORY)
     return dx, dw
 
 
-def _gradients(
-    grad: Tensor, flat: Tensor, weight: Tensor, mirrored: bool, needs_x: bool, needs_weight: bool
-) -> tuple[Tensor, Tensor]:
+def _gradients(grad: Tensor, flat: Tensor, weight: Tensor, needs_x: bool, needs_weight: bool) -> tuple[Tensor, Tensor]:
     """Memory for the gradients; nothing for one that is not needed."""
     return flat.new_empty(flat.shape if needs_x else (0,)), weight.new_empty(weight.shape if needs_weight else (0,))
 
 
 def _keep(ctx, inputs: tuple, output: Tensor) -> None:
-    *tensors, ctx.mirrored = inputs
-    ctx.save_for_backward(*tensors)
+    ctx.save_for_backward(*inputs)
 
 
 def _differentiate(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-    (flat, weight, basis), needed = ctx.saved_tensors, ctx.needs_input_grad
-    if torch.is_grad_enabled():  # a second derivative: the product's gradients are made of products
-        dx = None
-        if needed[0]:
-            dx = torch.ops.sepgconv.circular_product.default(grad, weight.mT, basis, ctx.mirrored)
-        left, right = (torch.einsum("mt,rti->mri", basis.to(t), t).unflatten(0, (-1, 2)) for t in (flat, grad))
-        dw = torch.bmm(left.transpose(1, 2).flatten(2).mT, right.transpose(1, 2).flatten(2)) if needed[1] else None
-        return dx, None if dw is None else _unmixed(dw, 1 + ctx.mirrored), None, None
-    dx, dw = torch.ops.sepgconv.circular_backward.default(grad, flat, weight, ctx.mirrored, *needed[:2])
-    return dx if needed[0] else None, dw if needed[1] else None, None, None
+    (flat, weight, basis), needed = ctx.saved_tensors, ctx.needs_input_grad[:2]
+    if torch.is_grad_enabled():  # a second derivative
+        inputs = [t for t, need in zip((flat, weight), needed, strict=True) if need]
+        again = _plain(flat, weight, basis.to(flat))
+        found = iter(torch.autograd.grad(again, inputs, grad, create_graph=True))
+        dx, dw = (next(found) if need else None for need in needed)
+        return dx, dw, None
+    dx, dw = torch.ops.sepgconv.circular_backward.default(grad, flat, weight, *needed)
+    return dx if needed[0] else None, dw if needed[1] else None, None
 
 
-OPERATORS.define("circular_product(Tensor flat, Tensor weight, Tensor basis, bool mirrored) -> Tensor")
+OPERATORS.define("circular_product(Tensor flat, Tensor weight, Tensor basis) -> Tensor")
 OPERATORS.define(
-    "circular_backward(Tensor grad, Tensor flat, Tensor weight, bool mirrored, bool needs_x, bool needs_weight) "
-    "-> (Tensor, Tensor)"
+    "circular_backward(Tensor grad, Tensor flat, Tensor weight, bool needs_x, bool needs_weight) -> (Tensor, Tensor)"
 )
 register("circular_product", _forward, _result, _differentiate, _keep)
 register("circular_backward", _backward, _gradients)

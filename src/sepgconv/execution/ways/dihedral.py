@@ -7,7 +7,6 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from sepgconv.execution.native import circular_product
 from sepgconv.execution.sizes import Contraction, Sizes
 from sepgconv.execution.ways.product import Fourier, Product
 
@@ -59,9 +58,3 @@ class Dihedral(Fourier):
         square = square.permute(0, 2, 3, 1, 4).flatten(3, 4).flatten(1, 2)
         blocks = torch.cat([torch.stack(flat), square.repeat_interleave(2, 0)])
         return blocks, waves / waves.square().sum(1, keepdim=True).sqrt()
-
-    def apply(self, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        """Transforms, multiplies block by block, transforms back."""
-        rows = state.flatten(state.ndim - 1 - len(self.inner))  # … 2n, all that is inside
-        result = circular_product(rows, *weights, mirrored=True)
-        return result.unflatten(-1, (*self.inner[1:], 1, self.sizes.channels[1]))

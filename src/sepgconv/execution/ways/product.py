@@ -101,15 +101,12 @@ class Fourier(Product):
         return rearrange(kernel.narrow(self.first, 0, 1), self.pattern)
 
     def prepare(self, kernel: Tensor) -> tuple[Tensor, ...]:
-        """One block `(in, out)` per pair of waves, [a −b; b a], and [a_0 0; 0 a_{n/2}] for the first; and the basis."""
+        """Two matrices `(in, out)` per pair of waves, a and b, and a_0 and a_{n/2} for the first; and the basis."""
         offsets = self.row(kernel)
         basis = torch.tensor(real_fourier(self.count), dtype=offsets.dtype, device=offsets.device)
-        waves = basis.unflatten(0, (-1, 2)) * math.sqrt(self.count / 2)
-        moments = torch.tensordot(waves, offsets, dims=1)  # pair, wave, in, out
-        a, b = moments[1:].unbind(1)
-        rest = torch.cat([torch.cat([a, -b], dim=-1), torch.cat([b, a], dim=-1)], dim=-2)
-        first = torch.block_diag(*(moments[0] * math.sqrt(2))).unsqueeze(0)
-        return torch.cat([first, rest]), basis
+        sizes = [math.sqrt(self.count)] * 2 + [math.sqrt(self.count / 2)] * (len(basis) - 2)
+        waves = basis * torch.tensor(sizes, dtype=basis.dtype, device=basis.device)[:, None]
+        return torch.tensordot(waves, offsets, dims=1).unflatten(0, (-1, 2)), basis
 
     def apply(self, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
         """Transforms, multiplies block by block, transforms back."""

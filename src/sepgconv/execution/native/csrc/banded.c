@@ -13,11 +13,6 @@
 
 #define PARTS 16
 #define WORKING (128 << 10) /* bytes of a block's rows */
-#if LANES == 16
-#define ACROSS DOWN
-#else
-#define ACROSS 4 /* rows of a tile of the matrices' gradient: a divisor of the panels */
-#endif
 
 typedef struct {
     const sepgconv_band *a;
@@ -63,8 +58,8 @@ static void products(const job *j, int64_t count, rows x, int64_t depth, const f
         for (int64_t p = 0; p < columns; p += PANEL) {
             const float *matrix = packed + (p * j->taps * depth + skipped * PANEL);
             for (int64_t r = 0; r < count; r += DOWN)
-                tile(DOWN, x.at + r * x.row + e.first * x.element, x.row, 1, matrix, PANEL, length,
-                     y.at + r * y.row + s * y.element + p, y.row, 0);
+                tile(DOWN, x.at + r * x.row + e.first * x.element, x.row, 1, matrix, PANEL, length, NULL,
+                     y.at + r * y.row + s * y.element + p, y.row);
         }
     }
 }
@@ -76,9 +71,11 @@ static void add_matrices(const job *j, int64_t count, rows x, rows grad, float *
         span e = seen(a, s);
         float *to = sums + (e.first - s + a->neighbours) * j->in * j->out;
         for (int64_t p = 0; p < j->out; p += PANEL)
-            for (int64_t i = 0; i < (e.last - e.first + 1) * j->in; i += ACROSS)
+            for (int64_t i = 0; i < (e.last - e.first + 1) * j->in; i += ACROSS) {
+                float *sum = to + i * j->out + p;
                 tile(ACROSS, x.at + e.first * x.element + i, 1, x.row, grad.at + s * grad.element + p, grad.row, count,
-                     to + i * j->out + p, j->out, 1);
+                     sum, sum, j->out);
+            }
     }
 }
 

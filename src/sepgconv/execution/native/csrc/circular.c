@@ -1,12 +1,13 @@
 /* Products of rows (row, n, i) with a circulant table of matrices, in the Fourier basis over the n rotations, in which
-   it has one block (2i, 2j) per pair of waves, of which the first is two of (i, j); and the gradients. On a circle with its mirror image likewise in
-   the basis of the dihedral group.
+   it has one block [a −b; b a] per pair of waves; and the gradients. On a circle with its mirror image likewise in the
+   basis of the dihedral group, whose blocks have four matrices.
 
    Loop order: blocks of rows │ transform them │ pairs of waves, panels of columns, tiles of rows │ depth │ the tile.
    Why: done one after the other, transforms and products write and read all features three times. A block of rows
    stays in the cache from its first transform to its last, so features are read once and written once. In a product a
-   tile's sums are registers (DOWN rows, two vectors across), a panel of the matrix stays in the nearest cache for all
-   tiles. The backward pass transforms a block of both x and the result's gradient, once, for both gradients. That of
+   tile's sums are registers, a panel of a matrix stays in the nearest cache for all tiles. A block [a −b; b a] takes
+   three products instead of four, (c + s)·a, s·(b − a) and c·(a + b), and its gradient s⊗(g + h), (c − s)⊗g and
+   (c + s)⊗h. The backward pass transforms a block of both x and the result's gradient, once, for both gradients. That of
    the matrices is summed over a block in registers, over a part of the rows in float32, over the parts in float64; the
    number of parts does not depend on that of threads, so the same run twice gives the same bits. */
 #include <stdlib.h>
@@ -15,58 +16,94 @@
 #include "tiles.h"
 
 #define PARTS 16
-#define WORKING (64 << 10) /* bytes of a block's transform */
-#define LARGE (1 << 17)    /* numbers in a matrix that is read from memory for every block: then blocks are larger */
+#define WORKING (96 << 10) /* bytes of a block's transform */
+#define LARGE (1 << 15)    /* numbers in a matrix that is read from memory for every block: then blocks are larger */
+#define MATRICES 4         /* of a pair, at most */
 
 typedef struct {
     const sepgconv_circular *a;
     waves w;
     int64_t unmixed;        /* pairs whose two functions do not mix */
-    int64_t pairs, in, out; /* columns of a block's transforms of x and of the result: 2i and 2j, filled up */
+    int64_t pairs, in, out; /* channels of x and of the result, filled up to whole panels */
     int64_t block, parts;   /* rows in a block */
-    float *there, *back;    /* the matrices and the transposed ones, packed: (pair, panel, depth, PANEL) */
-    float *sums;            /* (part, pair, in, out) */
+    float *there, *back;    /* matrices and transposed ones, packed: (pair, matrix, panel, depth, PANEL) */
+    float *sums;            /* (part, pair, matrix, in, out) */
 } job;
 
-static int64_t filled(int64_t columns) { /* whole panels, and whole tiles when read from top to bottom */
-    return up_to(most(up_to(columns, PANEL), up_to(columns, DOWN)), BLOCK);
-}
+/* A row's transform in scratch memory has, per pair, the two waves' coefficients c and s and their sum c + s, each as
+   wide as the channels are when filled up. */
+#define GROUPS 3
 
-/* Which entries of a pair's block are there in `size` columns (or rows) from `first` on, if the other side is `across`
-   long: all of them, but half in the first pair, or two pairs, whose functions do not mix. */
-typedef struct {
-    int64_t first, count;
-} range;
-
-INLINE range entries(int64_t mixes, int64_t first, int64_t size, int64_t length, int64_t across) {
-    if (mixes || (first < length / 2 && first + size > length / 2)) return (range){0, across};
-    return (range){first < length / 2 ? 0 : across / 2, across / 2};
-}
-
-/* Rows of one transform times the packed matrices: (pair, block, from) to (pair, block, to). */
-static void products(const job *j, int64_t rows, const float *a, int64_t from, int64_t depth, const float *packed,
-                     float *c, int64_t to, int64_t columns) {
-    for (int64_t f = 0; f < j->pairs; f++, a += j->block * from, c += j->block * to)
-        for (int64_t p = 0; p < columns; p += PANEL, packed += depth * PANEL) {
-            range k = entries(f >= j->unmixed, p, PANEL, columns, depth);
-            for (int64_t r = 0; r < rows; r += DOWN)
-                tile(DOWN, a + r * from + k.first, from, 1, packed + k.first * PANEL, PANEL, k.count, c + r * to + p, to, 0);
+/* Adds c + s for rows of a transform; with `less` c becomes c − s. */
+static void add_sums(const job *j, int64_t rows, int64_t wide, float *x, int less) {
+    for (int64_t f = j->unmixed; f < j->pairs && !j->a->mirrored; f++)
+        for (int64_t r = 0; r < rows; r++) {
+            float *c = x + (f * j->block + r) * GROUPS * wide;
+            for (int64_t v = 0; v < wide; v += LANES) {
+                vec cosine = load(c + v), sine = load(c + wide + v);
+                store(c + 2 * wide + v, cosine + sine);
+                if (less) store(c + v, cosine - sine);
+            }
         }
 }
 
-INLINE void transform_rows(const int n, const int mirrored, const job *j, const int back, int64_t rows,
-                           int64_t channels, float *x, float *to, int64_t row) {
-    const int64_t step = (mirrored ? 2 : 1) * n * channels;
-    for (int64_t r = 0; r < rows; r++)
-        row_transform(n, mirrored, &j->w, back, channels, x + r * step, channels, to + r * row, j->block * row, channels);
+/* Rows of one transform times the packed matrices: (pair, block, group of `from`) to (pair, block, group of `to`). */
+static void products(const job *j, int64_t rows, const float *x, int64_t from, int64_t depth, const float *packed,
+                     float *y, int64_t to) {
+    const int64_t row = GROUPS * from, out = GROUPS * to, matrix = depth * to;
+#define TIMES(group, n, start, half) \
+    tile(DOWN, a + group * from, row, 1, m + n * matrix, PANEL, depth, start, c + half * to, out)
+    for (int64_t f = 0; f < j->pairs; f++, packed += MATRICES * matrix)
+        for (int64_t p = 0; p < to; p += PANEL)
+            for (int64_t r = 0; r < rows; r += DOWN) {
+                const float *a = x + (f * j->block + r) * row, *m = packed + p * depth;
+                float *c = y + (f * j->block + r) * out + p;
+                if (f < j->unmixed) {
+                    TIMES(0, 0, NULL, 0), TIMES(1, 1, NULL, 1);
+                } else if (!j->a->mirrored) {
+                    TIMES(2, 0, NULL, 0), TIMES(0, 2, c, 1), TIMES(1, 1, c, 0);
+                } else {
+                    TIMES(0, 0, NULL, 0), TIMES(1, 2, c, 0), TIMES(0, 1, NULL, 1), TIMES(1, 3, c + to, 1);
+                }
+            }
+#undef TIMES
 }
 
-static void transforms(const job *j, int back, int64_t rows, int64_t channels, float *x, float *to, int64_t row) {
+/* Adds the sums over these rows to (pair, matrix, in, out). */
+static void add_matrices(const job *j, int64_t rows, const float *x, const float *g, float *sums) {
+    const int64_t size = j->in * j->out;
+#define PLUS(group, other, n) \
+    tile(ACROSS, a + group * j->in, 1, GROUPS * j->in, b + other * j->out, GROUPS * j->out, rows, c + n * size, \
+         c + n * size, j->out)
+    for (int64_t f = 0; f < j->pairs; f++, sums += MATRICES * size)
+        for (int64_t p = 0; p < j->out; p += PANEL)
+            for (int64_t i = 0; i < j->in; i += ACROSS) {
+                const float *a = x + f * j->block * GROUPS * j->in + i, *b = g + f * j->block * GROUPS * j->out + p;
+                float *c = sums + i * j->out + p;
+                if (f < j->unmixed) {
+                    PLUS(0, 0, 0), PLUS(1, 1, 1);
+                } else if (!j->a->mirrored) {
+                    PLUS(1, 2, 0), PLUS(0, 0, 1), PLUS(2, 1, 2);
+                } else {
+                    PLUS(0, 0, 0), PLUS(0, 1, 1), PLUS(1, 0, 2), PLUS(1, 1, 3);
+                }
+            }
+#undef PLUS
+}
+
+INLINE void transform_rows(const int n, const int mirrored, const job *j, const int back, int64_t rows,
+                           int64_t channels, float *x, float *to, int64_t wide) {
+    const int64_t step = (mirrored ? 2 : 1) * n * channels, row = GROUPS * wide;
+    for (int64_t r = 0; r < rows; r++)
+        row_transform(n, mirrored, &j->w, back, channels, x + r * step, channels, to + r * row, j->block * row, wide);
+}
+
+static void transforms(const job *j, int back, int64_t rows, int64_t channels, float *x, float *to, int64_t wide) {
     switch (j->a->points * 2 + j->a->mirrored) {
 #define CASE(N, M) \
     case N * (M + 1) * 2 + M: \
-        back ? transform_rows(N, M, j, 1, rows, channels, x, to, row) \
-             : transform_rows(N, M, j, 0, rows, channels, x, to, row); \
+        back ? transform_rows(N, M, j, 1, rows, channels, x, to, wide) \
+             : transform_rows(N, M, j, 0, rows, channels, x, to, wide); \
         return;
         FOR_POINTS(CASE)
 #undef CASE
@@ -77,9 +114,10 @@ static void forward(const void *context, int64_t i, float *scratch) {
     const job *j = context;
     const sepgconv_circular *a = j->a;
     int64_t first = i * j->block, rows = least(j->block, a->rows - first), n = a->points;
-    float *x = scratch, *y = scratch + j->pairs * j->block * j->in;
+    float *x = scratch, *y = scratch + j->pairs * j->block * GROUPS * j->in;
     transforms(j, 0, rows, a->in, (float *)a->x + first * n * a->in, x, j->in);
-    products(j, rows, x, j->in, 2 * a->in, j->there, y, j->out, 2 * a->out);
+    add_sums(j, rows, j->in, x, 0);
+    products(j, rows, x, j->in, a->in, j->there, y, j->out);
     transforms(j, 1, rows, a->out, a->y + first * n * a->out, y, j->out);
 }
 
@@ -87,47 +125,65 @@ static void forward(const void *context, int64_t i, float *scratch) {
 static void backward(const void *context, int64_t i, float *scratch) {
     const job *j = context;
     const sepgconv_circular *a = j->a;
-    int64_t n = a->points, blocks = (a->rows + j->block - 1) / j->block, size = j->in * j->out;
-    float *x = scratch, *g = scratch + j->pairs * j->block * j->in;
-    float *sums = j->sums ? j->sums + i * j->pairs * size : NULL;
-    if (sums) memset(sums, 0, (size_t)(j->pairs * size) * sizeof(float));
+    int64_t n = a->points, blocks = (a->rows + j->block - 1) / j->block;
+    int64_t size = j->pairs * MATRICES * j->in * j->out;
+    float *x = scratch, *g = scratch + j->pairs * j->block * GROUPS * j->in;
+    float *sums = j->sums ? j->sums + i * size : NULL;
+    if (sums) memset(sums, 0, (size_t)size * sizeof(float));
     for (int64_t b = blocks * i / j->parts; b < blocks * (i + 1) / j->parts; b++) {
         int64_t first = b * j->block, rows = least(j->block, a->rows - first);
         transforms(j, 0, rows, a->out, (float *)a->grad + first * n * a->out, g, j->out);
+        add_sums(j, rows, j->out, g, 0);
         if (sums) {
             transforms(j, 0, rows, a->in, (float *)a->x + first * n * a->in, x, j->in);
-            for (int64_t f = 0; f < j->pairs; f++)
-                for (int64_t p = 0; p < 2 * a->out; p += PANEL) {
-                    range k = entries(f >= j->unmixed, p, PANEL, 2 * a->out, 2 * a->in);
-                    for (int64_t r = k.first / DOWN * DOWN; r < k.first + k.count; r += DOWN)
-                        tile(DOWN, x + f * j->block * j->in + r, 1, j->in, g + f * j->block * j->out + p, j->out, rows,
-                             sums + f * size + r * j->out + p, j->out, 1);
-                }
+            add_sums(j, rows, j->in, x, 1);
+            add_matrices(j, rows, x, g, sums);
         }
         if (a->y) {
-            products(j, rows, g, j->out, 2 * a->out, j->back, x, j->in, 2 * a->in);
+            products(j, rows, g, j->out, a->out, j->back, x, j->in);
             transforms(j, 1, rows, a->in, a->y + first * n * a->in, x, j->in);
         }
     }
 }
 
-/* Matrices `depth` × `columns` with the given strides, in panels, with zeros for columns that are not there. */
-static float *pack(const job *j, int64_t depth, int64_t columns, int64_t down, int64_t across) {
-    int64_t to = up_to(columns, PANEL);
-    float *packed = aligned_alloc(64, (size_t)(j->pairs * depth * to) * sizeof(float)), *p = packed;
+/* Entry (i, o) of matrix m of a pair as it is multiplied: a, b − a, −(a + b); transposed b changes its sign. */
+INLINE float entry(const job *j, int64_t f, int64_t m, int64_t i, int64_t o, const int transposed) {
+    const sepgconv_circular *a = j->a;
+    const float *w = a->weight + f * a->weight_pair + i * a->weight_in + o * a->weight_out;
+    if (a->mirrored) {
+        if (f < j->unmixed) m *= 3;
+        int64_t from = transposed ? m % 2 : m / 2, to = transposed ? m / 2 : m % 2;
+        return w[from * a->in * a->weight_in + to * a->out * a->weight_out];
+    }
+    if (f < j->unmixed) return w[m * a->weight_second];
+    const float b = transposed ? -w[a->weight_second] : w[a->weight_second];
+    return m == 0 ? w[0] : m == 1 ? b - w[0] : -(w[0] + b);
+}
+
+INLINE int64_t matrices(const job *j, int64_t f) { return f < j->unmixed ? 2 : j->a->mirrored ? 4 : 3; }
+
+/* All matrices, in panels, with zeros for columns that are not there. */
+static float *pack(const job *j, const int transposed) {
+    const sepgconv_circular *a = j->a;
+    int64_t depth = transposed ? a->out : a->in, columns = transposed ? a->in : a->out, to = up_to(columns, PANEL);
+    float *packed = aligned_alloc(64, (size_t)(j->pairs * MATRICES * depth * to) * sizeof(float));
     for (int64_t f = 0; packed && f < j->pairs; f++)
-        for (int64_t first = 0; first < to; first += PANEL)
-            for (int64_t k = 0; k < depth; k++)
-                for (int64_t c = first; c < first + PANEL; c++)
-                    *p++ = c < columns && (f >= j->unmixed || (k < depth / 2) == (c < columns / 2))
-                               ? j->a->weight[f * j->a->weight_pair + k * down + c * across]
-                               : 0.f;
+        for (int64_t m = 0; m < matrices(j, f); m++) {
+            float *p = packed + (f * MATRICES + m) * depth * to;
+            for (int64_t first = 0; first < to; first += PANEL)
+                for (int64_t k = 0; k < depth; k++)
+                    for (int64_t c = first; c < first + PANEL; c++)
+                        *p++ = c >= columns ? 0.f
+                               : transposed ? entry(j, f, m, c, k, 1)
+                                            : entry(j, f, m, k, c, 0);
+        }
     return packed;
 }
 
 static job prepare(const sepgconv_circular *a) {
-    job j = {.a = a, .unmixed = 1 + a->mirrored, .pairs = a->points / 2, .in = filled(2 * a->in), .out = filled(2 * a->out)};
-    int64_t fit = WORKING / (j.pairs * most(j.in, j.out) * (int64_t)sizeof(float));
+    job j = {.a = a, .unmixed = 1 + a->mirrored, .pairs = a->points / 2, .in = up_to(a->in, PANEL)};
+    j.out = up_to(a->out, PANEL);
+    int64_t fit = WORKING / (j.pairs * GROUPS * most(j.in, j.out) * (int64_t)sizeof(float));
     j.block = most(fit / 24, j.in * j.out < LARGE ? 1 : 4) * 24; /* whole tiles, of 6 or 8 rows */
     j.parts = most(least(PARTS, a->rows / j.block), 1);
     make_waves(&j.w, (int)(a->mirrored ? a->points / 2 : a->points));
@@ -135,35 +191,60 @@ static job prepare(const sepgconv_circular *a) {
 }
 
 static int64_t scratch_bytes(const job *j) {
-    return j->pairs * j->block * (j->in + j->out) * (int64_t)sizeof(float);
+    return j->pairs * j->block * GROUPS * (j->in + j->out) * (int64_t)sizeof(float);
 }
 
 int NAME(circular)(const sepgconv_circular *a, int threads) {
     if (!a->rows) return 0;
     job j = prepare(a);
-    j.there = pack(&j, 2 * a->in, 2 * a->out, a->weight_in, a->weight_out);
+    j.there = pack(&j, 0);
     int failed = !j.there;
     if (!failed) failed = sepgconv_run(forward, &j, (a->rows + j.block - 1) / j.block, threads, scratch_bytes(&j));
     free(j.there);
     return failed;
 }
 
+/* The gradients of one row of a pair's matrices from the parts' sums, which `total` is the memory for. */
+static void finish_row(const job *j, int64_t f, int64_t i, double *total) {
+    const sepgconv_circular *a = j->a;
+    const int64_t count = matrices(j, f), size = j->in * j->out, part = j->pairs * MATRICES * size;
+    memset(total, 0, (size_t)(MATRICES * a->out) * sizeof(double));
+    for (int64_t p = 0; p < j->parts; p++)
+        for (int64_t m = 0; m < count; m++) {
+            const float *sum = j->sums + p * part + (f * MATRICES + m) * size + i * j->out;
+            for (int64_t o = 0; o < a->out; o++) total[m * a->out + o] += sum[o];
+        }
+    const double *t = total, *u = total + a->out, *v = u + a->out, *w = v + a->out;
+    if (a->mirrored) {
+        float *to = a->grad_weight + (f * 2 * a->in + i) * 2 * a->out, *below = to + a->in * 2 * a->out;
+        const int mixed = f >= j->unmixed;
+        for (int64_t o = 0; o < a->out; o++) {
+            to[o] = (float)t[o], to[a->out + o] = mixed ? (float)u[o] : 0.f;
+            below[o] = mixed ? (float)v[o] : 0.f, below[a->out + o] = (float)(mixed ? w[o] : u[o]);
+        }
+        return;
+    }
+    float *first = a->grad_weight + (f * 2 * a->in + i) * a->out, *second = first + a->in * a->out;
+    for (int64_t o = 0; o < a->out; o++) {
+        first[o] = (float)(f < j->unmixed ? t[o] : t[o] + u[o]);
+        second[o] = (float)(f < j->unmixed ? u[o] : t[o] - v[o]);
+    }
+}
+
 int NAME(circular_backward)(const sepgconv_circular *a, int threads) {
     job j = prepare(a);
-    int64_t size = j.pairs * j.in * j.out;
-    if (a->y) j.back = pack(&j, 2 * a->out, 2 * a->in, a->weight_out, a->weight_in);
-    if (a->grad_weight) j.sums = aligned_alloc(64, (size_t)(j.parts * size) * sizeof(float));
-    int failed = (a->y && !j.back) || (a->grad_weight && !j.sums);
+    double *total = NULL;
+    if (a->y) j.back = pack(&j, 1);
+    if (a->grad_weight) {
+        j.sums = aligned_alloc(64, (size_t)(j.parts * j.pairs * MATRICES * j.in * j.out) * sizeof(float));
+        total = malloc((size_t)(MATRICES * a->out) * sizeof(double));
+    }
+    int failed = (a->y && !j.back) || (a->grad_weight && (!j.sums || !total));
     if (!failed) failed = sepgconv_run(backward, &j, j.parts, threads, scratch_bytes(&j));
     for (int64_t f = 0; f < j.pairs && !failed && a->grad_weight; f++)
-        for (int64_t r = 0; r < 2 * a->in; r++)
-            for (int64_t c = 0; c < 2 * a->out; c++) {
-                double sum = 0;
-                const int mixed = f >= j.unmixed || (r < a->in) == (c < a->out);
-                for (int64_t p = 0; p < j.parts && mixed; p++) sum += j.sums[p * size + (f * j.in + r) * j.out + c];
-                a->grad_weight[(f * 2 * a->in + r) * 2 * a->out + c] = (float)sum;
-            }
+        for (int64_t i = 0; i < a->in; i++) finish_row(&j, f, i, total);
     free(j.back);
     free(j.sums);
+    free(total);
     return failed;
 }

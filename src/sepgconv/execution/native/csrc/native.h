@@ -56,16 +56,16 @@ typedef struct {
 
 typedef int sepgconv_pool_step(const sepgconv_pool *, int threads);
 
-/* Products of rows (row, point, in) with a circulant table of matrices over 4, 8, 12, 16, 24 or 32 points, whose block
-   (2·in, 2·out) of each pair of waves is given with strides; the first one has entries in its diagonal half only, and the
-   rest of it is not read. If `mirrored`, the points are 4, 8, 12 or 16 rotations and as many mirror images, and the first
-   two blocks are like that. Gradients read `grad` and `x` and write, if there is a place
-   for them, `y`, now of x's size, and a contiguous `grad_weight`. */
+/* Products of rows (row, point, in) with a circulant table of matrices over 4, 8, 12, 16, 24 or 32 points, given with
+   strides as two matrices (in, out) per pair of waves: a₀ and a_{n/2} for the first pair, whose waves do not mix, then a
+   and b of [a −b; b a]. If `mirrored`, the points are 4, 8, 12 or 16 rotations and as many mirror images, every pair has
+   a block (2·in, 2·out), and of the first two blocks the diagonal halves count and the rest is not read. Gradients read
+   `grad` and `x` and write, if there is a place for them, `y`, now of x's size, and a contiguous `grad_weight`. */
 typedef struct {
     const float *x, *grad, *weight;
     float *y, *grad_weight;
     int64_t rows, points, mirrored, in, out;
-    int64_t weight_pair, weight_in, weight_out;
+    int64_t weight_pair, weight_second, weight_in, weight_out; /* second: from a to b */
 } sepgconv_circular;
 
 typedef int sepgconv_circular_step(const sepgconv_circular *, int threads);
