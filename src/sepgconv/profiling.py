@@ -14,8 +14,8 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from sepgconv.nn._conv import _Conv
 from sepgconv.nn._recompute import Rewind
+from sepgconv.nn._sampled import _Conv
 
 WIDTH = 100
 

@@ -1,8 +1,11 @@
 """The benchmark measures what it says, and reports it truly."""
 
 import json
+import signal
 import statistics
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,6 +134,24 @@ def test_a_case_that_fails_does_not_stop_the_others(monkeypatch) -> None:
     assert result[1].memory == {"infer": 5, "train": 5, "train_untuned": 3}
     assert result[2].memory == {"infer": 5}
     assert log.index("end se2-4-separable") < log.index("infer scale2-8-separable")  # its memory is free by then
+
+
+def test_beside_a_busy_process_there_is_one_until_the_end(monkeypatch) -> None:
+    started = []
+
+    class Watched(subprocess.Popen):
+        def __init__(self, *args, **options) -> None:
+            super().__init__(*args, **options)
+            started.append(self)
+
+    def take_turns(measured, settings, pythons, say) -> None:
+        assert [process.poll() for process in started] == [None]
+        assert not settings.busy
+
+    monkeypatch.setattr(measuring.subprocess, "Popen", Watched)
+    monkeypatch.setattr(measuring, "_take_turns", take_turns)
+    measure([], replace(TINY, busy=True, untuned=False))
+    assert [process.poll() for process in started] == [-signal.SIGKILL]
 
 
 def test_ratios_are_taken_round_by_round() -> None:

@@ -13,7 +13,7 @@ from sepgconv.actions import act
 from sepgconv.audit._subject import Subject
 from sepgconv.deploy._layers import Waves
 from sepgconv.grids import Grid
-from sepgconv.nn._conv import _Conv
+from sepgconv.nn._sampled import _Conv
 
 LOST = 1e-4
 """An error of a layer's output, relative to its largest value, above which more than rounding is to blame."""

@@ -50,7 +50,7 @@ def export(options: argparse.Namespace, console: Console) -> int:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    settings = Settings(compile=options.compile, tune=not options.no_tune)
+    settings = Settings(compile=options.compile, tune=not options.no_tune, busy=options.beside_busy)
     if options.quick:
         settings = replace(settings, rounds=2, warmup=1, batch=4, width=0.125, untuned=False)
     given = {name: getattr(options, name) for name in ("rounds", "batch", "threads", "together")}
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise ValueError("escnn-python is for --against escnn, which was not given")
     with console.status("") as status:
         measured = measure(cases, settings, pythons, lambda text: status.update(text))
-    return report.to_json(measured, settings, environment())
+    return report.to_json(measured, settings, {**environment(), "kernels": status().reason})
 
 
 def earlier(path: Path) -> dict[str, Any]:
@@ -113,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--compile", action="store_true", help="compile the networks, the plain CNN too")
     parser.add_argument("--no-tune", action="store_true", help="leave the allocator as it comes")
+    parser.add_argument("--beside-busy", action="store_true", help="keep one core busy with another process meanwhile")
     parser.add_argument("--quick", action="store_true", help="tiny networks, a few steps: to see that it works")
     parser.add_argument("--against", choices=["escnn"], help="measure the same network in another library, too")
     parser.add_argument("--escnn-python", metavar="PATH", help="the interpreter that has escnn")

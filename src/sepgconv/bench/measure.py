@@ -42,6 +42,7 @@ class Settings:
         untuned: whether to measure the memory of a training step with the allocator as it comes, too: a tuned one is
             faster and keeps what it was once given.
         together: how many networks take turns with each other and with the plain CNN; all of them stay in memory.
+        busy: whether another process, which does nothing but count, keeps one core busy all the time.
     """
 
     rounds: int = 11
@@ -54,6 +55,7 @@ class Settings:
     tune: bool = True
     untuned: bool = True
     together: int = 3
+    busy: bool = False
 
     def __post_init__(self) -> None:
         for name in ("rounds", "batch", "threads", "together"):
@@ -163,6 +165,12 @@ def measure(
         The plain CNN, then the cases in their order, then the same for volumes; one that fails has an `error`, the
         others go on.
     """
+    if settings.busy:
+        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as counting:
+            try:
+                return measure(cases, replace(settings, busy=False), pythons, say)
+            finally:
+                counting.kill()
     result = []
     for first in (PLAIN, PLAIN3):
         alike = [case for case in cases if case.space == first.space]

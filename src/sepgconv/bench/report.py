@@ -131,6 +131,8 @@ def page(plain: dict[str, Any], picture: str) -> str:
         f"batch {settings['batch']}, {settings['size']}×{settings['size']} images, float32",
         "compiled" if settings["compile"] else "not compiled",
         "tuned allocator" if settings["tune"] else "allocator as it comes (also under *tuned*)",
+        *([f"kernels of `sepgconv.execution.native`: {plain['kernels']}"] if "kernels" in plain else []),
+        *(["beside a process that keeps one core busy"] if settings.get("busy") else []),
     ]
     lines = [
         "# Benchmarks",

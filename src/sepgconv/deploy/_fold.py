@@ -14,8 +14,8 @@ from sepgconv.kernels import GroupKernel
 from sepgconv.models._segments import Layers as FusedLayers
 from sepgconv.models._segments import Recomputed
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool
-from sepgconv.nn._conv import _Conv
 from sepgconv.nn._fused import HOOKS
+from sepgconv.nn._sampled import _Conv
 
 Layers = list[tuple[str, nn.Module]]
 

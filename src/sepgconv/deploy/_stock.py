@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sepgconv.deploy._layers import Regroup, Waves
 from sepgconv.execution.ways.product import real_fourier
-from sepgconv.kernels._kernel import multiply
+from sepgconv.kernels._values import multiply
 from sepgconv.nn import GroupConv, LiftingConv
 
 RUNTIMES = {"torch": (1 / 30, 8.0), "onnx": (1 / 43, 1.1)}

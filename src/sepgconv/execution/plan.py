@@ -13,7 +13,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from sepgconv.execution.native import followed, in_transform
+from sepgconv.execution.native import ORDINARY, followed, in_transform
 from sepgconv.execution.pieces import in_pieces
 from sepgconv.execution.sizes import Contraction, Sizes
 from sepgconv.execution.ways import WAYS, Fourier, Space, Way
@@ -160,6 +160,7 @@ class Plan:
         addend: Tensor | None = None,
         saving: bool = False,
         own: bool = False,
+        native: bool = False,
     ) -> Tensor:
         """Convolves features `(b, i, h, …)` to `(b, j, o, …)`.
 
@@ -171,15 +172,18 @@ class Plan:
             addend: features to add to that, before another ReLU.
             saving: whether to take all but small features in pieces.
             own: as in `in_pieces`.
+            native: whether compiled kernels may be used for these features, bias and addend.
         """
         rows, results = rearrange(features, "b c h ... -> b ... h c"), []
         rows = rows.reshape(*rows.shape[:-2], *self.sizes.source, rows.shape[-1])
         beside = None if addend is None else rearrange(addend, "b c h ... -> b ... h c")
         last = {"relu": relu, "addend": beside} if len(weights) == 1 else {}
+        native = native and all(type(t) in ORDINARY and t.dtype == rows.dtype for c in weights for w in c for t in w)
         pieces = self._pieces(rows, SAVING if saving else LARGE) if torch.is_grad_enabled() else 1
         shifts = [None] * len(weights) if bias is None else bias.split(self.chunk)
         for chunk, shift in zip(weights, shifts, strict=True):
-            run, tensors = partial(self._run, [len(weight) for weight in chunk], **last), sum(chunk, ())
+            counts, tensors = [len(weight) for weight in chunk], sum(chunk, ())
+            run = partial(self._run, counts, native=native, **last)
             if pieces == 1:
                 results.append(run(rows, *tensors, bias=shift))
             else:
@@ -194,6 +198,7 @@ class Plan:
         counts: list[int],
         rows: Tensor,
         *tensors: Tensor,
+        native: bool,
         bias: Tensor | None = None,
         relu: bool = False,
         addend: Tensor | None = None,
@@ -203,8 +208,8 @@ class Plan:
         for step, count in zip(self.steps, counts, strict=True):
             weights, rest = rest[:count], rest[count:]
             if isinstance(step, Space):  # the last one
-                return step.apply(state, weights, bias, relu=relu, addend=addend).squeeze(-2)
-            state = step.apply(state, weights)
+                return step.apply(state, weights, bias, native=native, relu=relu, addend=addend).squeeze(-2)
+            state = step.apply(state, weights, native=native)
         state = state.squeeze(-2)
         return followed(state, bias, relu=relu, addend=None if addend is None else addend.reshape(state.shape))
 
@@ -214,13 +219,7 @@ class Plan:
             return 1
         image = math.prod(rows.shape[1:]) * rows.element_size()
         between = image * len(rows) * max(self.sizes.channels[1] / self.sizes.channels[0], 1) * (len(self.steps) - 1)
-        if (
-            between <= limit
-            or self.open
-            or rows.device.type != "cpu"
-            or torch.compiler.is_compiling()
-            or in_transform()
-        ):
+        if between <= limit or in_transform():
             return 1
         return max(len(rows) // math.ceil(PIECE / image), 1)
 

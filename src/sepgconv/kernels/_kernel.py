@@ -13,25 +13,11 @@ from sepgconv.kernels._initialisation import initialise
 from sepgconv.kernels._networks import PARAMETRISATIONS, KernelConfig
 from sepgconv.kernels._parametrisation import Domain, Parametrisation
 from sepgconv.kernels._prefilter import Prefilter, filtered
+from sepgconv.kernels._values import Values, run
 from sepgconv.kernels._window import ball, taps
-
-Values = Float[Tensor, "*#o_h_k #i #j"]
-"""A term's values `(o…, h…, k, i, j)`: output and input elements (one axis each per part of H), spatial taps, channels;
-axes on which the term is constant have length 1."""
 
 UNIT = 4.0
 """What a factor's network counts in. Its weights are then about 0.2 at init, for which Adam's usual steps are right."""
-
-
-def multiply(values: Sequence[Values]) -> Values:
-    """The product of factors, broadcast over the axes on which each is constant."""
-    return math.prod(values[1:], start=values[0])
-
-
-def _run(columns: list[int]) -> slice | list[int]:
-    """Columns that lie side by side as a slice, which no device has to be told about."""
-    run = slice(columns[0], columns[-1] + 1)
-    return run if columns == list(range(run.start, run.stop)) else columns
 
 
 class GroupKernel(nn.Module):
@@ -95,7 +81,7 @@ class GroupKernel(nn.Module):
         columns = [{part: own for part in rank if (own := self.columns(part, names))} for names in seen]
         parts = [tuple(own) for own in columns]
         self.chosen = {
-            factor: {part: _run(c) for part, c in own.items()} for factor, own in zip(factors, columns, strict=True)
+            factor: {part: run(c) for part, c in own.items()} for factor, own in zip(factors, columns, strict=True)
         }
         """By factor, which columns of which part's coordinates it sees."""
         terms = [Term(p, "x" in n, f.channels) for p, n, f in zip(parts, seen, factors, strict=True)]
@@ -112,11 +98,9 @@ class GroupKernel(nn.Module):
         if self.kernel_size == 1:
             return 1.0
         group, elements = self.grid.group, self.grid.several(16)
-        positions = torch.einsum(
-            "hij,kj->hki", group.matrix(group.inverse(elements)), taps(self.kernel_size, self.grid.space)
-        )
-        window = self.window(positions.norm(dim=-1) / self.radius) / group.det(elements).abs()[:, None]
-        return window.square().sum(-1).mean().item()
+        matrices, places = group.matrix(group.inverse(elements)), taps(self.kernel_size, self.grid.space)
+        radii = torch.einsum("hij,kj->hki", matrices, places).norm(dim=-1) / self.radius
+        return (self.window(radii) / group.det(elements).abs()[:, None]).square().sum(-1).mean().item()
 
     def columns(self, part: int, names: Sequence[str]) -> list[int]:
         """Which columns of a part's coordinates belong to these names."""

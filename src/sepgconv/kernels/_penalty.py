@@ -4,7 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from sepgconv.kernels._kernel import GroupKernel, multiply
+from sepgconv.kernels._kernel import GroupKernel
+from sepgconv.kernels._values import multiply
 
 
 def frequency_penalty(model: nn.Module, cutoff: float = 0.3) -> Float[Tensor, ""]:

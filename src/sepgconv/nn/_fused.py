@@ -8,6 +8,7 @@ from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 from torch.nn import functional as F
 from torch.nn.modules import module as torch_module
 
+from sepgconv.execution.native import ORDINARY, applies
 from sepgconv.nn._conv import GroupConv, LiftingConv
 from sepgconv.nn._norm import BatchNorm
 
@@ -60,13 +61,16 @@ def conv_norm_relu(
         return result if shortcut is None else F.relu(result + _added(*shortcut, result.shape, conv), inplace=True)
     assert isinstance(conv, LiftingConv | GroupConv)
     assert isinstance(norm, BatchNorm)
+    native = applies(features, conv.bias, norm.weight, norm.bias, norm.running_mean)
     conv.check(features)
     if norm.training or conv.training or norm.running_mean is None or torch.is_grad_enabled():
-        result = conv.convolve(features, own=True)
+        result = conv.convolve(features, own=True, native=native)
         addend = None if shortcut is None else _added(*shortcut, result.shape, conv)
-        return norm.normalise(result, relu=True, addend=addend, own=reader is not None)
+        native = native and (addend is None or _alike(addend, features))
+        return norm.normalise(result, relu=True, addend=addend, own=reader is not None, native=native)
     addend = None if shortcut is None else _added(*shortcut, conv.output_shape(features), conv)
-    return conv.convolve(features, norm, addend=addend)
+    native = native and (addend is None or _alike(addend, features))
+    return conv.convolve(features, norm, addend=addend, native=native)
 
 
 def run_layers(layers: Sequence[nn.Module], x: Tensor) -> Tensor:
@@ -89,6 +93,11 @@ def _added(shortcut: nn.Module, given: Tensor, shape: torch.Size, conv: nn.Modul
             f"a residual block cannot add {names[0]}'s {tuple(result.shape)} to {names[1]}'s {tuple(shape)}"
         )
     return result
+
+
+def _alike(addend: Tensor, features: Tensor) -> bool:
+    """Whether what a shortcut has made is as ordinary as what it was made from."""
+    return type(addend) in ORDINARY and addend.dtype == features.dtype and addend.device == features.device
 
 
 def _convolved(conv: nn.Module, features: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ def dihedral(count: int) -> Tensor:
 
 
 def whole(weight: Tensor, unmixed: int) -> Tensor:
-    """The blocks that all pairs are multiplied by: [a −b; b a], or as they are; the first pairs' functions do not mix."""
+    """The blocks of all pairs, [a −b; b a] or as they are; the first pairs' functions do not mix."""
     if weight.ndim == 4:
         rows = [torch.cat([weight[:, 0], -weight[:, 1]], -1), torch.cat([weight[:, 1], weight[:, 0]], -1)]
         first = torch.block_diag(*weight[0])[None]

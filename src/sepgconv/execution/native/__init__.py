@@ -7,13 +7,15 @@ kernel does not apply: another device or dtype, autocast, a transform of `torch.
 from sepgconv.execution.native._banded import banded_product
 from sepgconv.execution.native._circular import circular_product
 from sepgconv.execution.native._depthwise import depthwise, followed
-from sepgconv.execution.native._guard import in_transform
+from sepgconv.execution.native._guard import ORDINARY, applies, in_transform
 from sepgconv.execution.native._library import Status, status
 from sepgconv.execution.native._norm import batch_norm
 from sepgconv.execution.native._pool import max_pool
 
 __all__ = [
+    "ORDINARY",
     "Status",
+    "applies",
     "banded_product",
     "batch_norm",
     "circular_product",

@@ -21,15 +21,17 @@ class _Band(ctypes.Structure):
     ]
 
 
-def banded_product(x: Tensor, weight: Tensor) -> Tensor:
+def banded_product(x: Tensor, weight: Tensor, *, native: bool | None = None) -> Tensor:
     """y(s) = Σ_d x(s + d)·w(d) over the neighbours d = −m, …, m of each of n elements.
+
+    `native` is what `applies` says, if it was asked.
 
     Shapes:
         x `(…, n, i)`, weight `(2m + 1, i, j)` → `(…, n, j)`
     """
     flat = x.reshape(-1, *x.shape[-2:])
-    run = torch.ops.sepgconv.banded_product.default if applies(x, weight) else _plain
-    result = run(flat, weight)
+    native = applies(x, weight) if native is None else native
+    result = (torch.ops.sepgconv.banded_product.default if native else _plain)(flat, weight)
     return result.reshape(*x.shape[:-1], weight.shape[2])
 
 

@@ -25,7 +25,7 @@ class _Circular(ctypes.Structure):
     ]
 
 
-def circular_product(x: Tensor, weight: Tensor, basis: Tensor) -> Tensor:
+def circular_product(x: Tensor, weight: Tensor, basis: Tensor, *, native: bool | None = None) -> Tensor:
     """Transforms over a circle, multiplies by one block per pair of waves, transforms back.
 
     The basis is the orthonormal real Fourier basis, one function a row, the rows in pairs: first 1/√n and (−1)^θ/√n,
@@ -33,12 +33,14 @@ def circular_product(x: Tensor, weight: Tensor, basis: Tensor) -> Tensor:
     pair, whose waves do not mix, then a and b of [a −b; b a]. On a circle and its mirror image points are n/2 rotations
     and then their mirror images, the basis is that of the dihedral group, and blocks are whole; the functions of the
     first two pairs (of the first one, for odd n/2) do not mix, and of these blocks the diagonal quarters count.
+    `native` is what `applies` says, if it was asked.
 
     Shapes:
         x `(…, n, i)`, weight `(pairs, 2, i, j)` or mirrored `(pairs, 2i, 2j)`, basis `(2·pairs, n)` → `(…, n, j)`
     """
     flat, mirrored = x.reshape(-1, *x.shape[-2:]), weight.ndim == 3
-    if x.shape[-2] in (MIRRORED if mirrored else POINTS) and applies(x, weight):
+    native = applies(x, weight) if native is None else native
+    if native and x.shape[-2] in (MIRRORED if mirrored else POINTS):
         result = torch.ops.sepgconv.circular_product.default(flat, weight, basis)
     else:
         result = _plain(flat, weight, basis.to(x))

@@ -36,13 +36,16 @@ def depthwise(
     *,
     relu: bool = False,
     addend: Tensor | None = None,
+    native: bool | None = None,
 ) -> Tensor:
     """A convolution of each channel with its own kernel, and what follows it: bias, ReLU, an addend and another ReLU.
+
+    `native` is what `applies` says, if it was asked.
 
     Shapes:
         x `(b, c, y, x)`, channels-last; weight `(c, 1, k, l)`; bias `(c)`; addend like the result
     """
-    if not applies(x, weight, bias, addend):
+    if not (applies(x, weight, bias, addend) if native is None else native):
         shift = None if bias is None else bias[:, None, None]
         return followed(_plain(x, weight, stride, padding), shift, relu=relu, addend=addend)
     if torch.is_grad_enabled() and not (bias is addend is None and not relu):

@@ -19,8 +19,8 @@ def in_transform() -> bool:
 def applies(*tensors: Tensor | None) -> bool:
     """Whether all tensors are ordinary float32 ones on the CPU, the kernels are there, and no transform is under way.
 
-    Under `torch.func`'s transforms a registered gradient raises, forward derivatives and autocast have no rule here,
-    and exported files hold stock operations only.
+    A layer asks once and tells its operations. Under `torch.func`'s transforms a registered gradient raises, forward
+    derivatives and autocast have no rule here, and exported files hold stock operations only.
     """
     if torch.compiler.is_compiling():
         ready = not torch.compiler.is_exporting() and _for_a_compiler()

@@ -39,12 +39,13 @@ def batch_norm(
     relu: bool = False,
     addend: Tensor | None = None,
     own: bool = False,
+    native: bool | None = None,
 ) -> Tensor:
     """Batch norm with the statistics of the batch or the running ones; with `relu`, rectified; with an addend besides,
     `relu(relu(norm) + addend)`. Nothing but the features, and the sum if there is one, is kept for the backward pass.
 
     A result that is `own` goes to one operation that hands back a gradient of its own: the features' gradient is
-    written over it.
+    written over it. `native` is what `applies` says, if it was asked.
 
     Shapes:
         features `(b, c, h, …)`, in rows; addend likewise; all others `(c)`
@@ -56,7 +57,8 @@ def batch_norm(
     rows = rearrange(features, "b c h ... -> b ... h c")
     flat = rows.reshape(-1, rows.shape[-1])
     more = None if addend is None else rearrange(addend, "b c h ... -> (b ... h) c")
-    if not applies(flat, weight, bias, more) or (not torch.compiler.is_compiling() and len(flat) < 2):
+    native = applies(flat, weight, bias, more) if native is None else native
+    if not native or (not torch.compiler.is_compiling() and len(flat) < 2):
         found = _plain(flat, weight, bias, running, momentum, eps, batch)
         found = F.relu(found) if relu or more is not None else found
         found = found if more is None else F.relu(found + more)
@@ -104,17 +106,12 @@ def _follow(running: Running, mean: Tensor, variance: Tensor, count: int, moment
 
 
 def _statistics(flat: Tensor) -> tuple[Tensor, Tensor]:
-    kernels, flat, (mean, variance) = _library.FOUND or _library.needed(), flat.contiguous(), _moments(flat)
-    rows, channels = flat.shape
+    kernels, flat, (rows, channels) = _library.FOUND or _library.needed(), flat.contiguous(), flat.shape
+    mean, variance = (flat.new_empty(channels, dtype=torch.float64) for _ in range(2))
     call = _Norm(x=flat.data_ptr(), mean=mean.data_ptr(), variance=variance.data_ptr(), rows=rows, channels=channels)
     if kernels.sepgconv_norm_statistics(ctypes.byref(call), torch.get_num_threads()):
         raise MemoryError(NO_MEMORY)
     return mean, variance
-
-
-def _moments(flat: Tensor) -> tuple[Tensor, Tensor]:
-    """Memory for mean and variance."""
-    return flat.new_empty(flat.shape[1], dtype=torch.float64), flat.new_empty(flat.shape[1], dtype=torch.float64)
 
 
 class _Given:
@@ -257,7 +254,7 @@ OPERATORS.define(
     f"norm_backward(Tensor grad, {_GIVEN}, Tensor? result, {_HOW}, bool needs_x) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 OPERATORS.define(f"norm_backward_(Tensor(a!) grad, {_GIVEN}, {_HOW}) -> (Tensor, Tensor)")
-register("norm_statistics", _statistics, _moments)
+register("norm_statistics", _statistics, lambda flat: tuple(t.double() for t in _slopes(flat)))
 register("norm_result", _result, _like, _differentiate, _keep)
 register("norm_backward", _backward, _gradients)
 register("norm_backward_", _over, lambda grad, flat, *rest: _slopes(flat))

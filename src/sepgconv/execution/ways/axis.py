@@ -47,13 +47,13 @@ class Along(Way):
         outer, inner = math.prod(state.shape[1:axis]), math.prod(state.shape[axis + 1 :])
         return state.reshape(state.shape[0], outer, state.shape[axis], inner).permute(0, 3, 1, 2)
 
-    def apply(self, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    def apply(self, state: Tensor, weights: Sequence[Tensor], *, native: bool) -> Tensor:
         """A convolution of images whose channels are all that is inside."""
         inner = state.shape[state.ndim - 1 - self.rank + self.part :]
         kernel = weights[0].expand(-1, *state.shape[-2:])
         kernel = kernel.reshape(len(kernel), *(1,) * (len(inner) - 2), *kernel.shape[1:]).expand(-1, *inner)
         kernel = kernel.reshape(len(kernel), 1, 1, math.prod(inner)).permute(3, 1, 2, 0)
-        result = depthwise(self._images(state), kernel, 1, (0, self.neighbours))
+        result = depthwise(self._images(state), kernel, 1, (0, self.neighbours), native=native)
         return result.permute(0, 2, 3, 1).reshape(state.shape)
 
 
@@ -79,6 +79,6 @@ class Band(Along):
         pairs = self.sizes.source[-1] * (2 * n + 1) - n * (n + 1)
         return math.prod(self.sizes.source[:-1]) * pairs * math.prod(self.sizes.channels)
 
-    def apply(self, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    def apply(self, state: Tensor, weights: Sequence[Tensor], *, native: bool) -> Tensor:
         """All neighbours of an element lie side by side: one product with rows that overlap."""
-        return banded_product(state.squeeze(-1), weights[0]).unsqueeze(-2)
+        return banded_product(state.squeeze(-1), weights[0], native=native).unsqueeze(-2)

@@ -68,6 +68,6 @@ class Way:
         """Weights from the contraction's kernel `(o…, h…, k, i, j)`, whose constant axes have length 1."""
         raise NotImplementedError
 
-    def apply(self, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        """The next state."""
+    def apply(self, state: Tensor, weights: Sequence[Tensor], *, native: bool) -> Tensor:
+        """The next state; `native` says whether compiled kernels may be used."""
         raise NotImplementedError

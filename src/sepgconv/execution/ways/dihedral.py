@@ -1,7 +1,6 @@
 """Sums over rotations and mirrors as matrix products, in the basis of the dihedral group's representations."""
 
 import math
-from collections.abc import Sequence
 from functools import cache
 
 import torch

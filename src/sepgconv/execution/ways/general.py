@@ -43,7 +43,7 @@ class Einsum(Way):
         shape = [kernel.shape[part] for part in parts] + [kernel.shape[self.rank + part] for part in parts]
         return (kernel.reshape(*shape, *kernel.shape[-2:]),)
 
-    def apply(self, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    def apply(self, state: Tensor, weights: Sequence[Tensor], *, native: bool) -> Tensor:
         """One einsum."""
         result = torch.einsum(self.formula, state, weights[0])
         return result.unsqueeze(-2) if self.sums_i else result
@@ -111,17 +111,24 @@ class Space(Way):
         weights: Sequence[Tensor],
         bias: Tensor | None = None,
         *,
+        native: bool,
         relu: bool = False,
         addend: Tensor | None = None,
     ) -> Tensor:
         """`b … h… i j -> b … o… 1 j`, and what follows: the addend is `b … h j`."""
-        rows = rearrange(state, self.to_rows).contiguous()
+        rows, weight = rearrange(state, self.to_rows).contiguous(), weights[0]
+        groups = rows.shape[-1] // weight.shape[-1]
         if bias is not None:
             bias = repeat(bias, self.to_bias, **self.elements)
         if addend is not None:
             addend = rearrange(addend, self.to_addend, **self.elements)
-        groups = rows.shape[-1] // weights[0].shape[-1]
-        result = convolve(rows, weights[0], self.sizes, bias, groups, relu=relu, addend=addend)
+        if self.sizes.space == 2 and weight.shape[-1] == 1 and groups == len(weight):
+            size, padding = self.sizes.kernel_size, (self.sizes.padding, self.sizes.padding)
+            kernel, beside = weight.reshape(groups, 1, size, size), None if addend is None else addend.movedim(-1, 1)
+            after = {"relu": relu, "addend": beside, "native": native}
+            result = depthwise(rows.movedim(-1, 1), kernel, self.sizes.stride, padding, bias, **after).movedim(1, -1)
+        else:
+            result = convolve(rows, weight, self.sizes, bias, groups, relu=relu, addend=addend)
         return rearrange(result, self.to_state, **self.elements)
 
 
@@ -136,12 +143,6 @@ def convolve(
     addend: Tensor | None = None,
 ) -> Tensor:
     """An ordinary convolution over space, `b … in -> b … out`, and what follows it; torch sees it as channels-last."""
-    if sizes.space == 2 and weight.shape[-1] == 1 and groups == len(weight):
-        kernel = weight.reshape(groups, 1, sizes.kernel_size, sizes.kernel_size)
-        beside = None if addend is None else addend.movedim(-1, 1)
-        padding = (sizes.padding, sizes.padding)
-        result = depthwise(rows.movedim(-1, 1), kernel, sizes.stride, padding, bias, relu=relu, addend=beside)
-        return result.movedim(1, -1)
     chains = min(math.ceil(weight[0].numel() / TERMS), weight.shape[-1], CHAINS) if sizes.target else 1
     if chains == 1:
         return followed(_convolve(rows, weight, sizes, bias, groups), None, relu=relu, addend=addend)

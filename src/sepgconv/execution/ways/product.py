@@ -36,7 +36,7 @@ class Product(Way):
         """`(o… j) (h… i)`."""
         return (rearrange(kernel, self.pattern),)
 
-    def apply(self, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    def apply(self, state: Tensor, weights: Sequence[Tensor], *, native: bool) -> Tensor:
         """One product of all rows with the matrix, `… h… i 1 -> … o… 1 j`."""
         rows = F.linear(state.flatten(state.ndim - 2 - len(self.inner)), weights[0])
         return rows.unflatten(-1, (*self.inner, 1, rows.shape[-1] // math.prod(self.inner)))
@@ -108,7 +108,8 @@ class Fourier(Product):
         waves = basis * torch.tensor(sizes, dtype=basis.dtype, device=basis.device)[:, None]
         return torch.tensordot(waves, offsets, dims=1).unflatten(0, (-1, 2)), basis
 
-    def apply(self, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    def apply(self, state: Tensor, weights: Sequence[Tensor], *, native: bool) -> Tensor:
         """Transforms, multiplies block by block, transforms back."""
         rows = state.flatten(state.ndim - 1 - len(self.inner))  # … n, all that is inside
-        return circular_product(rows, *weights).unflatten(-1, (*self.inner[1:], 1, self.sizes.channels[1]))
+        result = circular_product(rows, *weights, native=native)
+        return result.unflatten(-1, (*self.inner[1:], 1, self.sizes.channels[1]))
