@@ -53,6 +53,43 @@ def test_hooks_see_what_every_layer_returns() -> None:
         assert (seen["norm1"] < 0).any()  # not rectified in place
 
 
+class WithMore(sg.ResidualBlock):
+    """Adds something between the two convolutions: what a block's halves are there for."""
+
+    more: torch.Tensor
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """With `more` besides."""
+        return self.finish(features, self.begin(features) + self.more)
+
+
+class FinishesWithMore(sg.ResidualBlock):
+    """The same in the second half."""
+
+    more: torch.Tensor
+
+    def finish(self, features: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """With `more` besides."""
+        return super().finish(features, hidden + self.more)
+
+
+@pytest.mark.parametrize("kind", [WithMore, FinishesWithMore])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_what_others_read_is_not_written_over(kind: type[WithMore | FinishesWithMore], recompute: bool) -> None:
+    """Both terms of a sum are handed the same gradient."""
+    module = kind(4, 4, 3, grid=sg.se2(4, sampling="fixed"), recompute=recompute)
+    exact = kind(4, 4, 3, grid=sg.se2(4, sampling="fixed"), recompute=recompute).double()
+    exact.load_state_dict(module.state_dict())
+    x, more = torch.randn(2, 2, 4, 4, 6, 6)
+    found = []
+    for net, dtype in ((module, torch.float32), (exact, torch.float64)):
+        given = [t.detach().to(dtype).requires_grad_() for t in (x, more)]
+        net.more = given[1] * 2
+        net(given[0]).square().sum().backward()
+        found.append([t.grad.double() for t in given if t.grad is not None])
+    assert_close(*found, rtol=1e-3, atol=1e-4)
+
+
 def copies(run, at_least: int) -> list[str]:
     """Operations that copied tensors of at least so many elements."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorded:

@@ -56,10 +56,11 @@ def test_mirrored_rotations_are_a_circle_of_their_own() -> None:
 def test_gradients_of_peaks_are_right_and_finite_where_nothing_varies() -> None:
     x = waves(8, 0.2)[:4].requires_grad_()
     assert torch.autograd.gradcheck(lambda v: circle_maximum(v, -1), x)
-    flat = torch.zeros(1, 1, 8, 2, 2, requires_grad=True)
-    sg.GroupPool("peak", space="mean", grid=sg.se2(8))(flat).sum().backward()
-    assert flat.grad is not None
-    assert flat.grad.isfinite().all()
+    for value, slope in itertools.product((0.0, 1e-38, 1e-30, 1.0), (1.0, 65536.0)):  # the slopes of scaled losses
+        flat = torch.full((1, 1, 8, 2, 2), value, requires_grad=True)
+        sg.GroupPool("peak", space="mean", grid=sg.se2(8))(flat).mul(slope).sum().backward()
+        assert flat.grad is not None
+        assert_close(flat.grad.sum(), torch.tensor(slope))
 
 
 def test_space_can_be_reduced_in_its_own_way() -> None:

@@ -69,11 +69,19 @@ class ResidualBlock(nn.Module):
 
     def forward(self, features: Float[Tensor, "b i h *space"]) -> Float[Tensor, "b j o *space"]:
         """Adds the block's output to the shortcut's."""
-        return self.finish(features, self._segment(self.begin, features, self.conv1, self.norm1))
+        begin = partial(self.begin, reader=self.conv2) if self.as_made else self.begin
+        return self.finish(features, self._segment(begin, features, self.conv1, self.norm1))
 
-    def begin(self, features: Float[Tensor, "b i h *space"]) -> Float[Tensor, "b i h *space"]:
-        """What the second convolution takes."""
-        return conv_norm_relu(self.conv1, self.norm1, features, reader=self.conv2)
+    @property
+    def as_made(self) -> bool:
+        """Whether `finish` is ours, so that nobody but the second convolution reads what `begin` makes."""
+        return type(self) is ResidualBlock and not vars(self).keys() & {"begin", "finish"}
+
+    def begin(
+        self, features: Float[Tensor, "b i h *space"], *, reader: nn.Module | None = None
+    ) -> Float[Tensor, "b i h *space"]:
+        """What the second convolution takes; with a reader, as in `conv_norm_relu`, it is for that one alone."""
+        return conv_norm_relu(self.conv1, self.norm1, features, reader=reader)
 
     def finish(
         self, features: Float[Tensor, "b i h *space"], hidden: Float[Tensor, "b i h *space"]

@@ -114,5 +114,6 @@ def circle_maximum(features: Tensor, dim: int) -> Tensor:
         place = fine.argmax(-1, keepdim=True)
         left, top, right = (fine.gather(-1, (place + step) % fine.shape[-1]) for step in (-1, 0, 1))
         bend = (2 * top - left - right).clamp_min(torch.finfo(values.dtype).tiny)
-        values = top + (left - right).square() / (8 * bend)
+        # A product of two bounded numbers: the gradient of a square over the bend has 1/bend, which overflows.
+        values = top + (left - right) / 8 * ((left - right) / bend)
     return values.amax(-1, keepdim=True).movedim(-1, dim)

@@ -217,3 +217,17 @@ def test_a_sum_behind_the_norm(shape: tuple[int, ...], fixed: bool, vectors: str
     leaves = [t.detach().requires_grad_() for t in (x, weight, bias, addend)]
     first = torch.autograd.grad(compiled(*leaves).pow(2).sum(), leaves, create_graph=True)
     assert all(g.isfinite().all() for g in torch.autograd.grad(sum(g.pow(2).sum() for g in first), leaves))
+
+
+def test_a_second_derivative_of_the_addend_alone() -> None:
+    """Where features, weight and bias are frozen."""
+    x, addend = features(2, 3, 4, 5, 5), torch.randn(2, 3, 4, 5, 5, requires_grad=True)
+    weight, bias = parameters(3)
+    run = (x, weight, bias, (None, None), 0.1, EPS)
+    y = native.batch_norm(*run, relu=True, addend=addend.square())
+    expected = F.relu(native.batch_norm(*run, relu=True) + addend.square())
+    found = []
+    for result in (y, expected):
+        (slope,) = torch.autograd.grad(result.square().sum(), addend, create_graph=True)
+        found.append([slope, *torch.autograd.grad(slope.square().sum(), addend)])
+    torch.testing.assert_close(*found)

@@ -232,7 +232,7 @@ def _differentiate(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         with torch.enable_grad():
             again = _plain(flat, weight, bias, running, 0.0, ctx.eps, not ctx.fixed)
             again = F.relu(again) if relu else again
-            found = iter(torch.autograd.grad(again, inputs, slope, create_graph=torch.is_grad_enabled()))
+            found = iter(torch.autograd.grad(again, inputs, slope, create_graph=True) if inputs else ())
         dx, dw, db = (next(found) if need else None for need in needed[:3])
         return dx, dw, db, None, None, slope if needed[3] else None, *[None] * 4
     given = (flat, weight, bias, mean, variance)
