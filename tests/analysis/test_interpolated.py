@@ -1,5 +1,7 @@
 """Between pixels and grid elements the error is small, and falls with ω₀ and with the resolution of the group."""
 
+import math
+
 import torch
 from torch import nn
 
@@ -82,3 +84,17 @@ def test_logits_change_less_between_the_pixels() -> None:
     assert all(after < 0.7 * before for before, after in zip(changes[0][:3], changes[1][:3], strict=True)), changes
     assert changes[1][3] < 1e-4
     assert logit_changes(nn.Flatten(), images, (90.0,))[0] > 0.5
+
+
+def test_logits_change_less_by_shifts_of_one_and_of_half_a_pixel() -> None:
+    """Behind two strides of two a shift by one pixel is a quarter of one."""
+    images = torch.randn(16, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    line = torch.linspace(-1, 1, 28)
+    images = images * (1 - line[:, None].square() - line.square()).clamp_min(0)
+    changes = []
+    for settings in ({}, {"antialias": True, "kernel": sg.KernelConfig(cutoff=0.4)}):
+        torch.manual_seed(0)
+        net = sg.models.resnet(sg.se2(8), width=0.25, **settings)
+        report = sg.testing.equivariance_error(net, images, grid=sg.se2(8), shifts=((0, 1), (0.5, 0.5)))
+        changes.append([entry.variation_error or math.inf for entry in report])
+    assert all(after < 0.7 * before for before, after in zip(*changes, strict=True)), changes

@@ -95,3 +95,31 @@ def test_the_plain_models_do_not_change() -> None:
         *["SpatialPool('max', kernel_size=2, stride=2, padding=0)"] * 2,
         "GroupPool('max', space=True)",
     ]
+
+
+def waves_for_weights(model: torch.nn.Module) -> torch.nn.Module:
+    """Weights that depend on nothing but their names and shapes."""
+    model = model.double().eval()
+    for place, (name, value) in enumerate(sorted(model.state_dict().items())):
+        if value.is_floating_point():
+            wave = torch.sin(1.0 + place + torch.arange(value.numel(), dtype=torch.float64)).reshape(value.shape)
+            size = 3 / max(value[0].numel(), 1) ** 0.5 if value.ndim > 1 else 0.3
+            value.copy_(wave * size + float("running_var" in name))
+            if "running_var" in name:
+                value.abs_().add_(0.5)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "logits"),
+    [
+        ("resnet", [[4.1297105395, -2.2521199632, -4.2694840866], [3.6492386592, -1.7877968470, -3.8259637457]]),
+        ("allcnnc", [[14.9571927763, 254.1076547187, 372.4942696070], [22.4144633779, 366.8827593859, 497.7259885167]]),
+    ],
+)
+def test_weights_of_before_compute_the_same(name: str, logits: list[list[float]]) -> None:
+    """Written down by 607cf29, which had neither filters nor cut-offs."""
+    model = waves_for_weights(sg.models.create(name, sg.se2(4), in_channels=1, num_classes=3, width=0.1))
+    x = torch.sin(torch.arange(2 * 28 * 28, dtype=torch.float64) ** 1.1).reshape(2, 1, 28, 28)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), torch.tensor(logits, dtype=torch.float64), rtol=1e-9, atol=1e-9)

@@ -66,6 +66,21 @@ def test_every_dimension_takes_the_same_weighted_mean(space: int) -> None:
     assert_close(pool(torch.full_like(x, 2.5)), torch.full_like(y, 2.5))  # up to the border
 
 
+@pytest.mark.parametrize("space", [1, 2, 3])
+@pytest.mark.parametrize("window", [2, 3])
+def test_a_maximum_is_taken_around_every_pixel_and_then_filtered(space: int, window: int) -> None:
+    size = 6 + window  # symmetric at a stride of two
+    x = torch.randn(2, 2, 3, *(size,) * space, dtype=torch.float64)
+    around = torch.full_like(x, -torch.inf)
+    padded = torch.nn.functional.pad(x, (1, 1) * space, value=-torch.inf)
+    for step in itertools.product(range(3), repeat=space):
+        around = torch.maximum(around, padded[(..., *(slice(n, n + size) for n in step))])
+    maximum, mean = (sg.SpatialPool(reduce, window, stride=2, antialias=True) for reduce in ("max", "mean"))
+    assert_close(maximum(x), mean(around))
+    for dim in range(3, 3 + space):
+        assert_close(maximum(x.flip(dim)), maximum(x).flip(dim))
+
+
 def test_layouts_and_precisions_give_the_same_numbers_and_gradients() -> None:
     pool = sg.SpatialPool("mean", 2, antialias=True)
     x = torch.randn(2, 16, 4, 8, 8, dtype=torch.float64, requires_grad=True)
