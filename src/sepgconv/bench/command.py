@@ -14,6 +14,7 @@ from sepgconv.bench import exported, report
 from sepgconv.bench.cases import CASES, ESCNN, QUICK, choose
 from sepgconv.bench.measure import Settings, cores, measure
 from sepgconv.data.places import check_outputs
+from sepgconv.execution import native
 from sepgconv.provenance import environment
 
 NAMES = ", ".join(case.name for case in CASES)
@@ -69,7 +70,7 @@ def run(options: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise ValueError("escnn-python is for --against escnn, which was not given")
     with console.status("") as status:
         measured = measure(cases, settings, pythons, lambda text: status.update(text))
-    return report.to_json(measured, settings, {**environment(), "kernels": status().reason})
+    return report.to_json(measured, settings, {**environment(), "kernels": native.status().reason})
 
 
 def earlier(path: Path) -> dict[str, Any]:
