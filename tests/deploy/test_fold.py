@@ -59,6 +59,30 @@ def test_every_model_folds(name, grid, factorisation):
         assert not [m for m in folded.modules() if type(m).__module__.startswith(("sepgconv.nn", "sepgconv.kernels"))]
 
 
+class Twice(nn.Module):
+    """A module of somebody else's that calls one layer by two names."""
+
+    def __init__(self, conv: nn.Module) -> None:
+        super().__init__()
+        self.first, self.again = conv, conv
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return self.again(self.first(features))
+
+
+def test_a_layer_that_is_used_twice_folds_twice():
+    """One ReLU, norm, pool or convolution in several places of a network, as people write them."""
+    grid = sg.se2(4)
+    relu, norm, conv = nn.ReLU(), sg.BatchNorm(4), sg.GroupConv(4, 4, 3, grid=grid, kernel=SMALL)
+    lifting = sg.LiftingConv(1, 4, 3, grid=grid, kernel=SMALL)
+    model = lived_in(nn.Sequential(lifting, norm, relu, conv, norm, relu, conv, relu, Twice(conv)))
+    assert difference(model, sg.fold(model), torch.randn(2, 1, 8, 8)) < 1e-5
+    flat = lived_in(nn.Sequential(sg.GroupConv(4, 4, 3, grid=grid, kernel=SMALL), relu, conv, relu))
+    x = torch.randn(2, 4, 4, 8, 8)
+    with torch.no_grad():
+        assert (sg.fold(flat)(x) >= 0).all()
+
+
 @pytest.mark.parametrize("grid", [sg.se2(8), sg.se2(7), sg.sim2(8, 2)], ids=str)
 def test_waves_are_the_circulant_product(grid):
     """The Fourier basis, which small networks do not choose by themselves, odd circles included."""

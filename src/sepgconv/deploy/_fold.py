@@ -101,8 +101,7 @@ class _Folder:
     ) -> tuple[list[nn.Module], Merged | None]:
         """What a layer becomes, after what its input is kept as, and how its result is kept."""
         if type(layer) in SEQUENCES and not _watched(layer):
-            children = [(name, child) for name, child in layer.named_children()]
-            layers, state = self.sequence(path, children, state)
+            layers, state = self.sequence(path, _children(layer), state)
             return ([nn.Sequential(OrderedDict(layers))] if layers else []), state
         if type(layer) in DROPOUTS:
             return [], state
@@ -180,7 +179,7 @@ class _Folder:
 
     def foreign(self, path: str, module: nn.Module) -> nn.Module:
         """A module of another kind: kept, with the layers of ours that it holds folded one by one."""
-        for name, child in list(module.named_children()):
+        for name, child in _children(module):
             if any(isinstance(part, _Conv) for part in child.modules()):
                 setattr(module, name, self.alone(f"{path}.{name}" if path else name, child))
         return module
@@ -191,6 +190,11 @@ class _Folder:
         for path, module in folded.named_modules():
             if isinstance(module, _Conv | GroupKernel):
                 raise ValueError(f"{_name(path, module)} does not fold")
+
+
+def _children(module: nn.Module) -> Layers:
+    """The modules inside, as often as they are there: `named_children` leaves out one that comes again."""
+    return [(name, child) for name, child in module._modules.items() if child is not None]
 
 
 def _norm(norm: BatchNorm, state: Merged) -> nn.Module:
