@@ -1,10 +1,15 @@
 """The radio galaxies: a stand-in for the package is unpacked, each image once, with tables that agree."""
 
 import csv
+import functools
 import hashlib
 import io
 import subprocess
+import threading
 import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import h5py
@@ -103,10 +108,66 @@ def test_a_wrong_wheel_is_an_error_and_leaves_nothing(package, data_root):
     assert not list(data_root.rglob("*.csv"))
 
 
-def test_without_a_network_it_says_where_to_put_it(data_root, monkeypatch):
-    def no_pip(command, **_):
-        raise subprocess.CalledProcessError(1, command)
+def no_pip(command, **_):
+    raise subprocess.CalledProcessError(1, command)
 
+
+@pytest.fixture
+def published(tmp_path, package, monkeypatch) -> Iterator[Path]:
+    """The archives on a server of this machine, in place of where they were published."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    with zipfile.ZipFile(io.BytesIO(package)) as wheel:
+        for name in ARCHIVES:
+            (folder / name).write_bytes(wheel.read(f"firstgalaxydata/{name}"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        remotes = tuple(
+            replace(
+                remote,
+                checksum=f"sha256:{hashlib.sha256((folder / remote.name).read_bytes()).hexdigest()}",
+                urls=(f"{url}/{remote.name}",),
+            )
+            if remote.urls
+            else remote
+            for remote in first_galaxies.SOURCE.remotes
+        )
+        monkeypatch.setattr(first_galaxies, "SOURCE", replace(first_galaxies.SOURCE, remotes=remotes))
+        monkeypatch.setattr(subprocess, "run", no_pip)
+        yield folder
+        server.shutdown()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_without_pip_the_archives_are_fetched_from_where_they_were_published(published, data_root):
+    folder = prepare()
+    assert len(list(folder.rglob("*.png"))) == 24
+    assert {row["split"] for row in table(folder / "fold0.csv")} == {"train", "valid", "test"}
+    assert prepare(download=False) == folder
+
+
+def test_an_archive_with_another_checksum_is_refused(published, data_root):
+    (published / PNGS).write_bytes(b"something else")
+    with pytest.raises(DataUnavailable, match=rf"could not download {PNGS}(?s:.*)hash"):
+        prepare()
+    assert not list(data_root.rglob("*.csv"))
+    assert not list(data_root.rglob("*.png"))
+
+
+def test_the_record_is_named_with_a_checksum_for_every_archive():
+    remotes = {remote.name: remote for remote in first_galaxies.SOURCE.remotes if remote.urls}
+    assert remotes.keys() == ARCHIVES.keys()
+    for name, remote in remotes.items():
+        assert remote.urls == (f"https://zenodo.org/records/7689127/files/{name}",)
+        assert remote.checksum == f"sha256:{ARCHIVES[name]}"
+
+
+def test_without_a_network_it_says_where_to_put_it(data_root, monkeypatch):
     def no_network(remote, folder):
         raise DataUnavailable(f"could not download {remote.name}")
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,21 @@ def test_an_onnx_file_with_a_batch_of_its_own(tmp_path):
     onnx.save(model, tmp_path / "two.onnx")
     x = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 1, 4, 4))).float()
     assert torch.equal(OnnxNetwork(tmp_path / "two.onnx")(x), x.flatten(1))
+
+
+def test_a_few_images_at_a_time_are_the_same(folder, printed, monkeypatch):
+    """How many follows from their size: four of 28×28, so that nine are three pieces."""
+    images = torch.rand(9, 1, 28, 28)
+    network, whole = (OnnxNetwork(folder / "net.onnx", whole=whole) for whole in (False, True))
+    sizes = []
+
+    def counting(run):
+        return SimpleNamespace(run=lambda names, feed: sizes.append(len(feed["pixels"])) or run(names, feed))
+
+    for each in (network, whole):
+        monkeypatch.setattr(each, "session", counting(each.session.run))
+    assert (network(images) - whole(images)).abs().max() < 1e-5
+    assert sizes == [4, 4, 1, 9]
 
 
 class Stubborn(torch.nn.Module):

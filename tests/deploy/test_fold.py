@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import sepgconv as sg
+from sepgconv.deploy import _layers
 from sepgconv.deploy._layers import Waves
 from sepgconv.deploy._stock import CONVS
 
@@ -181,6 +182,37 @@ def test_a_block_with_another_norm_is_kept():
     block = lived_in(sg.ResidualBlock(2, 4, 3, grid=sg.se2(4), kernel=SMALL))
     block.norm1 = nn.InstanceNorm3d(2)
     assert difference(block, sg.fold(block), torch.randn(2, 2, 4, 9, 9)) < 1e-5
+
+
+def test_large_batches_are_run_in_pieces_and_hooks_see_them_whole(monkeypatch):
+    monkeypatch.setattr(_layers, "PIECE", 32 * 16 * 16 * 3)
+    model = lived_in(sg.models.resnet(sg.se2(4), kernel=SMALL, width=0.25))
+    folded, x, seen = sg.fold(model), torch.randn(8, 1, 16, 16), []
+    linear = nn.functional.linear
+    monkeypatch.setattr(nn.functional, "linear", lambda x, *rest: seen.append(len(x)) or linear(x, *rest))
+    with torch.no_grad():
+        expected, found = model(x), folded(x)
+    assert seen == [8, 8, 3, 3, 3, 3, 2, 2]
+    assert ((found - expected).abs().max() / expected.abs().max()).item() < 1e-5
+    seen.clear()
+    handle = folded[0].register_forward_hook(lambda _module, _inputs, output: seen.append(len(output)))
+    folded(x)
+    handle.remove()
+    assert seen == [8, 8, 8]
+    exported = torch.export.export(folded, (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    assert torch.allclose(exported.module()(x[:5]), expected[:5], atol=1e-5)
+
+
+class OverBatch(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(0)
+
+
+def test_a_module_that_looks_at_the_whole_batch_gets_it(monkeypatch):
+    monkeypatch.setattr(_layers, "PIECE", 1)
+    lift = sg.LiftingConv(1, 2, 3, grid=sg.se2(4), kernel=SMALL)
+    model = nn.Sequential(lift, sg.GroupPool("max"), OverBatch()).eval()
+    assert difference(model, sg.fold(model), torch.randn(4, 1, 9, 9)) < 1e-5
 
 
 class Loud(sg.GroupConv):

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 
 class InRuntime(nn.Module):
-    """A module as ONNX Runtime runs it."""
+    """A module as ONNX Runtime runs it: a whole batch at once, or a few images at a time."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, *, whole: bool) -> None:
         super().__init__()
         from sepgconv.deploy import OnnxNetwork
 
@@ -20,7 +20,7 @@ class InRuntime(nn.Module):
         program = torch.onnx.export(module, (example,), dynamo=True, verbose=False, dynamic_shapes=shapes)
         assert program is not None
         buffer = io.BytesIO(program.model_proto.SerializeToString())
-        self.run = OnnxNetwork(buffer.getvalue())
+        self.run = OnnxNetwork(buffer.getvalue(), whole=whole)
         self.weight = nn.Parameter(torch.zeros(1))  # workers make an optimiser of what there is
 
     def forward(self, images: Tensor) -> Tensor:
@@ -35,10 +35,11 @@ def build(case: dict[str, Any], width: float) -> nn.Module:
     import sepgconv as sg
     from sepgconv.bench.networks import plain_cnn
 
-    if case["variant"] in ("plain-torch", "plain-onnx"):
+    whole = not case["variant"].endswith("-pieces")
+    if case["variant"].startswith("plain"):
         plain = plain_cnn(width).eval()
-        return InRuntime(plain) if case["variant"] == "plain-onnx" else plain
+        return plain if case["variant"] == "plain-torch" else InRuntime(plain, whole=whole)
     model = sg.models.resnet(sg.se2(8), kernel=sg.KernelConfig(layers=1), width=width).eval()
-    if case["variant"] == "folded-onnx":
-        return InRuntime(sg.fold(model, runtime="onnx"))
+    if case["variant"].startswith("folded-onnx"):
+        return InRuntime(sg.fold(model, runtime="onnx"), whole=whole)
     return sg.fold(model) if case["variant"] == "folded" else model

@@ -18,6 +18,8 @@ from sepgconv.provenance import environment
 LABELS = {
     "plain-onnx": "plain CNN, ONNX Runtime",
     "folded-onnx": "SE(2) 8, folded, ONNX Runtime",
+    "plain-onnx-pieces": "plain CNN, ONNX Runtime, few images at a time",
+    "folded-onnx-pieces": "SE(2) 8, folded, ONNX Runtime, few images at a time",
     "plain-torch": "plain CNN, torch",
     "folded": "SE(2) 8, folded, torch",
     "unfolded": "SE(2) 8, torch",
@@ -25,6 +27,7 @@ LABELS = {
 }
 RATIOS = (
     ("folded-onnx", "plain-onnx"),
+    ("folded-onnx-pieces", "plain-onnx-pieces"),
     ("folded", "unfolded-stock"),
     ("folded", "unfolded"),
     ("folded", "plain-torch"),

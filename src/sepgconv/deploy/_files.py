@@ -1,6 +1,7 @@
 """Exported files, read again: networks that take images and need nothing of what they were made with."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from sepgconv.deploy._layers import images_at_a_time
+
 if TYPE_CHECKING:
     from sepgconv.training.preparation import Preparation
     from sepgconv.training.trained import Trained
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 KEY = "sepgconv"  # of the facts in an ONNX file's metadata
 EXTRA = "sepgconv.json"  # of the facts in a pt2 file
 FOLDED = "sepgconv_folded"  # of the facts in a safetensors file; those of `fit` have another key
+CHANNELS = 256  # of an ONNX file's widest features, which it does not say: those of the paper's ResNet
 MISSING = "ONNX files need the packages onnx, onnxscript and onnxruntime: pip install 'sepgconv[export]'"
 
 
@@ -53,9 +57,10 @@ class OnnxNetwork:
     Args:
         source: the file, or its contents.
         threads: how many to use; by default as many as torch.
+        whole: whether to run all images of a batch at once; by default a few at a time, which is faster on a CPU.
     """
 
-    def __init__(self, source: str | Path | bytes, *, threads: int | None = None) -> None:
+    def __init__(self, source: str | Path | bytes, *, threads: int | None = None, whole: bool = False) -> None:
         try:
             import onnxruntime
         except ImportError as error:
@@ -63,6 +68,7 @@ class OnnxNetwork:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or torch.get_num_threads()
         options.log_severity_level = 3
+        self.whole = whole
         self.name = "the ONNX model" if isinstance(source, bytes) else str(source)
         if not isinstance(source, bytes) and not Path(source).is_file():
             raise FileNotFoundError(f"there is no file {source}")
@@ -79,7 +85,7 @@ class OnnxNetwork:
         self.metadata: dict[str, str] = self.session.get_modelmeta().custom_metadata_map
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Runs a batch; a file with a batch of its own is run as often as it takes.
+        """Runs a batch, a few images at a time; a file with a batch of its own is run as often as it takes.
 
         Shapes:
             `(b, c, y, x)` → `(b, …)`
@@ -87,11 +93,12 @@ class OnnxNetwork:
         for axis, wanted in enumerate(self.shape[1:], start=1):
             if isinstance(wanted, int) and images.shape[axis] != wanted:
                 raise ValueError(f"{self.name} takes images of shape {self.shape[1:]}, got {tuple(images.shape[1:])}")
-        fixed = self.shape[0] if isinstance(self.shape[0], int) else max(len(images), 1)
+        own = self.shape[0] if isinstance(self.shape[0], int) else None
+        few = max(1, len(images)) if self.whole else images_at_a_time(CHANNELS, math.prod(images.shape[2:]))
         parts = []
-        for start in range(0, len(images), fixed):
-            part = images[start : start + fixed].float()
-            full = torch.cat([part, part[:1].expand(fixed - len(part), *part.shape[1:])])
+        for part in images.float().split(own or few):
+            missing = own - len(part) if own else 0
+            full = torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) if missing else part
             found = self.session.run(None, {self.input: full.contiguous().numpy()})[0]
             parts.append(torch.from_numpy(found)[: len(part)])
         return torch.cat(parts)

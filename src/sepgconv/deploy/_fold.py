@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from sepgconv.deploy._layers import Each, Merge, Project, Split, Sum
-from sepgconv.deploy._stock import RUNTIMES, stock_layers
+from sepgconv.deploy._layers import Each, InPieces, Merge, Project, Regroup, Split, Sum, Waves
+from sepgconv.deploy._stock import CONVS, RUNTIMES, stock_layers
 from sepgconv.grids import Grid
 from sepgconv.kernels import GroupKernel
 from sepgconv.models._segments import Layers as FusedLayers
@@ -31,6 +31,11 @@ POOLS = {
     "mean": (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
 }
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+BY_IMAGE = {
+    *(*POINTWISE, *NORMS, *CONVS, *POOLS["max"], *POOLS["mean"], nn.Linear, nn.Sequential, Sum, Project, Waves),
+    *(Each, Merge, Split, Regroup, SpatialPool),
+}
+"""Layers of which it is known that in `eval()` they treat every image of a batch by itself."""
 
 
 class Merged(NamedTuple):
@@ -60,6 +65,8 @@ def fold(model: nn.Module, *, runtime: str = "torch") -> nn.Module:
         folder = _Folder(runtime)
         folded = folder.alone("", copy.deepcopy(model).eval())
     folder.check(folded)
+    if type(folded) is nn.Sequential and {type(part) for part in folded.modules()} <= BY_IMAGE:
+        folded = InPieces(OrderedDict(folded.named_children()))
     return folded.eval()
 
 

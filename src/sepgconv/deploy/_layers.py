@@ -5,6 +5,12 @@ Features `(b, c, h, y, x)` are kept as ordinary images `(b, h·c, y, x)` between
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+from sepgconv.nn._fused import HOOKS
+
+PIECE = 1_000_000
+"""Numbers of a feature map that are treated at a time: 4 MB of float32, which a core's caches hold (docs/deploy.md)."""
 
 
 class Merge(nn.Module):
@@ -138,3 +144,32 @@ class Sum(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Adds the two."""
         return torch.relu(self.body(images) + self.shortcut(images))
+
+
+def images_at_a_time(channels: int, pixels: int) -> int:
+    """How many images have `PIECE` numbers in a layer of so many channels; at least one."""
+    return max(1, PIECE // max(1, channels * pixels))
+
+
+class InPieces(nn.Sequential):
+    """Layers that treat every image by itself, run on a few images at a time, so that features stay in the caches.
+
+    A compiler, an exporter and whoever has hooked a layer see all images at once.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As `nn.Sequential`."""
+        first = next((part for part in self.modules() if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d)), None)
+        if first is None or self._seen_whole(input):
+            return super().forward(input)
+        count = images_at_a_time(first.out_channels, input[0, 0].numel())
+        forward = super().forward
+        return torch.cat([forward(piece) for piece in input.split(count)]) if len(input) > count else forward(input)
+
+    def _seen_whole(self, images: Tensor) -> bool:
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():  # first: to ask for a size is to make it a constant
+            return True
+        if self.training or images.ndim < 3 or len(images) < 2 or images.device.type != "cpu":
+            return True
+        hooked = (vars(part)[name] for part in self.modules() for name in HOOKS)
+        return any(getattr(torch_module, f"_global{name}") for name in HOOKS) or any(hooked)
