@@ -101,6 +101,19 @@ def test_counts_that_a_group_does_not_have() -> None:
     assert mirrors(torch.randn(1, 1, 5, 5)).shape == (1, 2, 12, 5, 5)
 
 
+def test_a_network_of_volumes_at_all_counts_of_its_group() -> None:
+    """The same weights at 12, 24 and 60 rotations; back at 12 it computes what it did."""
+    grid, small = sg.se3(12, sampling="fixed"), sg.KernelConfig(hidden=8, layers=1)
+    lift, conv = sg.LiftingConv(1, 2, 3, grid=grid, kernel=small), sg.GroupConv(2, 2, 3, grid=grid, kernel=small)
+    net, x = torch.nn.Sequential(lift, conv).double().eval(), torch.randn(1, 1, 4, 4, 4, dtype=torch.float64)
+    before = net(x)
+    for count in (24, 60, 12):
+        sg.set_resolution(net, rotations=count)
+        assert net(x).shape == (1, 2, count, 4, 4, 4)
+        sg.testing.assert_equivariant(net, x.expand(2, -1, -1, -1, -1) * torch.rand(2, 1, 4, 4, 4).double(), grid=grid)
+    torch.testing.assert_close(net(x), before)
+
+
 def test_groups_that_act_elsewhere() -> None:
     for make, message in ((lambda: O2(3), "plane, got space=3"), (lambda: SO3(2), r"R\^3, got space=2")):
         with pytest.raises(ValueError, match=message):
