@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import amat, cifar, first_galaxies, galaxy10, mnist, variants
+from . import amat, cifar, first_galaxies, galaxy10, mnist, stir, variants
 from .dataset import DataSet, Split
 from .files import Source, locate
 from .places import data_root, search_folders
@@ -136,6 +136,13 @@ ENTRIES = {
             variants.VARIANTS[0].read_selection,
             mnist.SOURCE,
             generated=True,
+        ),
+        *(
+            Entry(name, (1, size, size), (stir.COUNT,) * 3, _DIGITS, read, mnist.SOURCE, generated=True)
+            for name, size, read in (
+                (stir.NAME, stir.CANVAS, stir.read),
+                (stir.HALF, stir.CANVAS // 2, stir.read_half),
+            )
         ),
         Entry("mnist-rot-original", _GREY, (10_000, 2_000, 50_000), _DIGITS, amat.read, amat.SOURCE),
         Entry(

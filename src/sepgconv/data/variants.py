@@ -115,7 +115,7 @@ class Variant:
         """
         key = {"name": self.name, "seed": seed, "format": FORMAT, "sizes": sizes}
         base = data_root(root)
-        splits = _kept(base, key, lambda: self.generate(source() if source else _mnist(base, download), seed, sizes))
+        splits = kept(base, key, lambda: self.generate(source() if source else _mnist(base, download), seed, sizes))
         return splits["train"], splits["valid"], splits["test"]
 
     def read_selection(
@@ -136,7 +136,7 @@ class Variant:
         def make() -> dict[str, Split]:
             return {"selection": self.select(source() if source else _mnist(base, download), seed, sizes, count)}
 
-        return train, valid, _kept(base, key, make)["selection"]
+        return train, valid, kept(base, key, make)["selection"]
 
 
 VARIANTS = (
@@ -151,7 +151,9 @@ def _mnist(base: Path, download: bool) -> Split:
     return join(*read_mnist(base, download))
 
 
-def _kept(base: Path, key: dict[str, Any], make: Callable[[], dict[str, Split]]) -> dict[str, Split]:
+def kept(
+    base: Path, key: dict[str, Any], make: Callable[[], dict[str, Split]], *, compress: bool = False
+) -> dict[str, Split]:
     """The splits of a key, from the cache if they are there, else made and cached."""
     file = f"{key['name']}-seed{key['seed']}-v{FORMAT}.npz"
     for cached in (folder / file for folder in search_folders(base, (FOLDER,))):
@@ -159,7 +161,7 @@ def _kept(base: Path, key: dict[str, Any], make: Callable[[], dict[str, Split]])
             return splits
     splits = make()
     try:
-        _save(output_folder(base, FOLDER) / file, key, splits)
+        _save(output_folder(base, FOLDER) / file, key, splits, compress)
     except OSError as error:  # a full disk is no reason to throw the images away
         warnings.warn(f"{file} could not be kept and will be made again: {error}", stacklevel=3)
     return splits
@@ -176,13 +178,13 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _save(path: Path, key: dict[str, object], splits: dict[str, Split]) -> None:
+def _save(path: Path, key: dict[str, object], splits: dict[str, Split], compress: bool) -> None:
     arrays: dict[str, Any] = {"key": np.array(json.dumps(key))}
     for part, split in splits.items():
         arrays[f"{part}_images"] = split.images.numpy()
         arrays[f"{part}_labels"] = split.labels.numpy()
     with atomic_write(path) as file:
-        np.savez(file, **arrays)
+        (np.savez_compressed if compress else np.savez)(file, **arrays)
 
 
 def _load(path: Path, key: dict[str, Any]) -> dict[str, Split] | None:
