@@ -18,7 +18,16 @@ from sepgconv.grids import (
     translation3,
 )
 from sepgconv.kernels import FACTORISATIONS, Factor, KernelConfig
-from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool
+from sepgconv.nn import (
+    BatchNorm,
+    GroupConv,
+    GroupPool,
+    LiftingConv,
+    ResidualBlock,
+    ScalePool,
+    ScalePyramid,
+    SpatialPool,
+)
 from sepgconv.nn._check import EquivarianceWarning
 from sepgconv.profiling import profile
 
@@ -36,6 +45,8 @@ __all__ = [
     "KernelConfig",
     "LiftingConv",
     "ResidualBlock",
+    "ScalePool",
+    "ScalePyramid",
     "SpatialPool",
     "e2",
     "fold",
