@@ -18,7 +18,17 @@ from sepgconv.grids import (
     translation3,
 )
 from sepgconv.kernels import FACTORISATIONS, Factor, KernelConfig
-from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool, strided
+from sepgconv.nn import (
+    BatchNorm,
+    GroupConv,
+    GroupPool,
+    LiftingConv,
+    ResidualBlock,
+    ScalePool,
+    ScalePyramid,
+    SpatialPool,
+    strided,
+)
 from sepgconv.nn._check import EquivarianceWarning
 from sepgconv.profiling import profile
 
@@ -36,6 +46,8 @@ __all__ = [
     "KernelConfig",
     "LiftingConv",
     "ResidualBlock",
+    "ScalePool",
+    "ScalePyramid",
     "SpatialPool",
     "e2",
     "fold",

@@ -67,7 +67,7 @@ def test_larger_images_get_a_larger_last_kernel() -> None:
 
 def test_bad_settings() -> None:
     with pytest.raises(
-        ValueError, match=r"model must be one of allcnnc, resnet; got 'resnett' \(did you mean 'resnet'\?\)"
+        ValueError, match=r"model must be one of allcnnc, resnet, shallow; got 'resnett' \(did you mean 'resnet'\?\)"
     ):
         sg.models.create("resnett", sg.se2(4))
     with pytest.raises(ValueError, match="width must be positive, got 0"):

@@ -54,9 +54,9 @@ def at_sizes(split: Split, sizes: Iterable[int]) -> Split:
     wanted = list(sizes)
     if not wanted or (wrong := [size for size in wanted if size not in SIZES]):
         raise ValueError(f"sizes must lie between {SIZES[0]} and {SIZES[-1]}, got {wrong if wanted else 'none'}")
-    if len(split) != COUNT:
-        raise ValueError(f"sizes are known of whole splits of {COUNT} images, got {len(split)}")
-    return split.take(torch.isin(sizes_of(torch.arange(COUNT)), torch.tensor(wanted)))
+    if not len(split) or len(split) % (CLASSES * len(SIZES)):
+        raise ValueError(f"sizes are known of whole splits such as of {COUNT} images, got {len(split)}")
+    return split.take(torch.isin(sizes_of(torch.arange(len(split))), torch.tensor(wanted)))
 
 
 def scenario(data: DataSet, sizes: tuple[int, int]) -> DataSet:

@@ -10,10 +10,11 @@ from sepgconv.grids import Grid
 from sepgconv.models._allcnn import allcnnc
 from sepgconv.models._load import load, weights
 from sepgconv.models._resnet import resnet
+from sepgconv.models._shallow import shallow
 
-__all__ = ["allcnnc", "create", "list", "load", "resnet", "weights"]
+__all__ = ["allcnnc", "create", "list", "load", "resnet", "shallow", "weights"]
 
-_MODELS: dict[str, Callable[..., nn.Module]] = {"allcnnc": allcnnc, "resnet": resnet}
+_MODELS: dict[str, Callable[..., nn.Module]] = {"allcnnc": allcnnc, "resnet": resnet, "shallow": shallow}
 
 
 def list() -> builtins.list[str]:

@@ -5,6 +5,18 @@ from sepgconv.nn._conv import GroupConv, LiftingConv
 from sepgconv.nn._norm import BatchNorm
 from sepgconv.nn._pool import SpatialPool
 from sepgconv.nn._projection import GroupPool
+from sepgconv.nn._pyramid import ScalePyramid
+from sepgconv.nn._scale_pool import ScalePool
 from sepgconv.nn._strided import strided
 
-__all__ = ["BatchNorm", "GroupConv", "GroupPool", "LiftingConv", "ResidualBlock", "SpatialPool", "strided"]
+__all__ = [
+    "BatchNorm",
+    "GroupConv",
+    "GroupPool",
+    "LiftingConv",
+    "ResidualBlock",
+    "ScalePool",
+    "ScalePyramid",
+    "SpatialPool",
+    "strided",
+]

@@ -54,6 +54,11 @@ class LiftingConv(_Conv):
             bias=bias,
             execution="dense",
         )
+        if kernel_size > 1 and self.kernel.radius <= 1:
+            raise ValueError(
+                f"kernel_size={kernel_size} leaves a single pixel at the smallest scale, since the window is filled at "
+                f"the largest, {grid.widening:g}; take {2 * int(grid.widening) + 1} at least"
+            )
 
     @property
     def grid(self) -> Grid:

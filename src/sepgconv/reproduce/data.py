@@ -8,6 +8,7 @@ from sepgconv.data.variants import VARIANTS
 from sepgconv.training import Augment, Images
 
 from .experiment import Plain, Run
+from .stir import EMBEDDED, Sizes
 
 # Embedded digits, changed as MNIST is for the paper's sets; few, as they are made anew in every process.
 DIGITS = {variant.name.replace("mnist", "digits"): variant for variant in VARIANTS}
@@ -44,19 +45,21 @@ def images(config: Plain, seed: int, root: str | None = None) -> Images:
         "limit": data["limit"],
         "seed": seed,
     }
+    if data.get("sizes"):
+        return Sizes(data["name"], data["sizes"], **settings)
     return Digits(data["name"], **settings) if data["name"] in DIGITS else Images(data["name"], **settings)
 
 
 def shape(name: str) -> tuple[int, int, int]:
     """Channels, size and number of classes of a set's images, known without reading it."""
-    found = entry("digits" if name in DIGITS else name)
+    found = entry("stir-mnist" if name == EMBEDDED else "digits" if name in DIGITS else name)
     return found.shape[0], found.shape[1], len(found.class_names)
 
 
 def prepare(runs: list[Run], root: str | None = None) -> None:
     """Reads every set that runs need once, so that what is missing is said, or made, before any of them starts."""
     names = {run.config["data"]["name"] for run in runs if run.config["measure"] != "parameters"}
-    for name in sorted(names - DIGITS.keys()):
+    for name in sorted(names - DIGITS.keys() - {EMBEDDED}):
         try:
             _ = Images(name, root=root).data
         except FileNotFoundError as error:

@@ -34,6 +34,7 @@ ORDER = (
     "activations",
     "train-time",
 )
+BEYOND = ("stir",)  # not of the paper: run by name, and on no page of it
 
 
 @dataclass(frozen=True)
@@ -174,10 +175,11 @@ def experiments() -> tuple[Experiment, ...]:
 @cache
 def find(name: str) -> Experiment:
     """An experiment by its id."""
-    if name not in ORDER:
-        near = difflib.get_close_matches(str(name), ORDER, n=1)
+    known = (*ORDER, *BEYOND)
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"experiment must be one of {', '.join(ORDER)}, or all; got {name!r}{hint}")
+        raise ValueError(f"experiment must be one of {', '.join(known)}, or all; got {name!r}{hint}")
     recipe = _read(name)
     return Experiment(name, recipe["title"], recipe["where"], recipe)
 

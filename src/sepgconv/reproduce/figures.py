@@ -12,6 +12,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 from sepgconv.data.places import atomic_write
 
 from .experiment import Plain
+from .stir import curves
 from .summary import Published, Stat, Summary, published, published_for
 
 COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e5ea2", "#d68910", "#555555")
@@ -27,6 +28,7 @@ def draw(summary: Summary, path: Path) -> None:
         "heatmap": heatmap,
         "histograms": histograms,
         "angles": angles,
+        "sizes": curves,
     }
     look = summary.experiment.recipe["figure"]
     if look["kind"] not in kinds:

@@ -21,6 +21,7 @@ from sepgconv.training.datamodule import EVAL_FACTOR
 from .data import images
 from .experiment import Plain, Run
 from .runs import classifier, metrics, parameters, train
+from .stir import accuracy_by_size
 
 Measure = Callable[[Run, Path, str | None], Plain]
 BINS = 40
@@ -81,6 +82,7 @@ MEASURES: dict[str, Measure] = {
     "invariance": invariance,
     "redundancy": redundancy,
     "kernel_variance": kernel_variance,
+    "sizes": accuracy_by_size,
 }
 
 

@@ -1,0 +1,76 @@
+"""Two convolutions, a maximum and a linear layer: the networks that STIR's published comparison is made of."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import nn
+
+from sepgconv.grids import Grid
+from sepgconv.groups import Dilation
+from sepgconv.kernels import Factor, KernelConfig
+from sepgconv.models._resnet import widen
+from sepgconv.models._segments import Layers
+from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ScalePool, ScalePyramid, SpatialPool
+
+
+def shallow(
+    grid: Grid,
+    in_channels: int = 1,
+    num_classes: int = 10,
+    *,
+    factorisation: str | Sequence[Factor] = "nonseparable",
+    kernel: KernelConfig = KernelConfig(layers=1),
+    width: float = 1.0,
+    kernel_size: int = 7,
+    finest: float = 1.0,
+    pool: int | None = None,
+    project: str = "max",
+    dropout: float = 1.0,
+    recompute: bool = False,
+    antialias: bool = False,
+) -> nn.Sequential:
+    """Two layers of 16 and 32 channels; on a grid with dilations they run on a pyramid of images.
+
+    Args:
+        grid: without dilations the layers see images as they are, padded by nothing; with them, images at all scales.
+        in_channels: channels of the images.
+        num_classes: number of logits.
+        factorisation: as in `GroupConv`.
+        kernel: settings of the kernel networks.
+        width: multiplies the channel counts.
+        kernel_size: odd width of the kernels in pixels, at every scale.
+        finest: the first scale of the pyramid, see `ScalePyramid`.
+        pool: width and stride of a spatial maximum between the layers; by default 2 with dilations, which makes a step
+            cost a third, and 1 without, as published.
+        project: over scales, as in `ScalePool`.
+        dropout: has nothing to multiply here.
+        recompute, antialias: of deeper networks; True is an error.
+
+    Shapes:
+        `(b, in_channels, y, x)` → `(b, num_classes)`
+    """
+    for name, value in (("recompute", recompute), ("antialias", antialias)):
+        if value:
+            raise ValueError(f"{name} is for deeper networks, models.shallow has two layers; got {name}={value!r}")
+    first, second = widen(16, width), widen(32, width)
+    grid = copy.deepcopy(grid)
+    scaled = any(isinstance(axis.group, Dilation) for axis in grid.axes)
+    rest = grid
+    if scaled:  # every scale is lifted by itself, so that rotations cannot move in between
+        axes = [replace(axis, sampling="fixed") for axis in grid.axes if not isinstance(axis.group, Dilation)]
+        rest = Grid(grid.space, tuple(axes))
+    pool = (2 if scaled else 1) if pool is None else pool
+    layers: list[nn.Module] = [
+        LiftingConv(in_channels, first, kernel_size, grid=rest, kernel=kernel, padding="valid"),
+        BatchNorm(first),
+        nn.ReLU(),
+        *([SpatialPool("max", pool)] if pool > 1 else []),
+        GroupConv(first, second, kernel_size, grid=rest, factorisation=factorisation, kernel=kernel, padding="valid"),
+        BatchNorm(second),
+        nn.ReLU(),
+    ]
+    if not scaled:
+        return Layers(*layers, GroupPool("max"), nn.Linear(second, num_classes))
+    pyramid = ScalePyramid(nn.Sequential(*layers), grid=grid, padding=(1 + pool) * (kernel_size // 2), finest=finest)
+    return Layers(pyramid, ScalePool(project, grid=grid), GroupPool("max"), nn.Linear(second, num_classes))

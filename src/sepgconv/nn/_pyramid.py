@@ -1,0 +1,113 @@
+"""Dilations as a pyramid of images: a wide kernel on an image is the kernel itself on the image made smaller."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sepgconv.grids import Grid
+from sepgconv.nn._check import floating, whole
+from sepgconv.nn._scale_pool import dilations
+
+
+class ScalePyramid(nn.Module):
+    """Runs layers on an image at every scale of a grid: R²⋊R⁺, each scale on pixels of its own.
+
+    Σ_x̃ f(x̃)·k(s⁻¹(x̃ − x))/s² is, at every s-th pixel, a convolution of the image shrunk by s with k as it is. That
+    costs s² times less than a window wide enough for s, and the kernel has as many taps at every scale. Scales do not
+    mix before they are projected. Norms take their statistics over all scales together, or else they would undo the
+    difference between them.
+
+    Beyond its border an image goes on as it ends there. Zeros would be an edge of their own wherever the ground is not
+    zero, closer to the picture at every scale.
+
+    Args:
+        layers: from images `(b, c, y, x)` of any size to features `(b, c', r, y, x)` on a grid without dilations, or to
+            images; applied one after the other to all scales.
+        grid: whose dilations are taken, `scale2` or the like; the largest shrinks the image most.
+        padding: pixels that are added around the image at every scale, for layers that do not pad by themselves.
+        finest: the first scale: 0.5 begins with an image enlarged by two.
+        space: `max` or `mean`, how features of a scale are projected over space.
+
+    Shapes:
+        `(b, c, y, x)` → `(b, c', h, 1, 1)`; h runs over the elements of the layers and, fastest, over the scales.
+    """
+
+    def __init__(
+        self, layers: nn.Sequential, *, grid: Grid, padding: int = 0, finest: float = 1.0, space: str = "max"
+    ) -> None:
+        super().__init__()
+        self.layers, self.grid, self.padding = layers, grid, whole("padding", padding, 0)
+        dilations(grid, self)
+        if grid.space != 2:
+            raise ValueError(f"ScalePyramid takes a grid that acts on the plane, got {grid}")
+        if not finest > 0:
+            raise ValueError(f"finest must be positive, got {finest!r}")
+        if space not in ("max", "mean"):
+            raise ValueError(f"space must be 'max' or 'mean', got {space!r}")
+        if any(isinstance(module, Grid) and module.random for module in layers.modules()):
+            raise ValueError("ScalePyramid lifts every scale in a call of its own: make grids with sampling='fixed'")
+        self.finest, self.space = finest, space
+
+    @property
+    def scales(self) -> list[float]:
+        """By how much the image is shrunk, from the finest to the coarsest."""
+        axis = self.grid.axes[dilations(self.grid, self)]
+        return [self.finest * scale for scale in axis.group.log(axis.elements)[:, 0].exp().tolist()]
+
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k h 1 1"]:
+        """The layers' features at all scales."""
+        floating(images, self)
+        if images.ndim != 4:
+            raise ValueError(f"ScalePyramid takes (b, c, y, x), got {images.ndim} axes: {tuple(images.shape)}")
+        least = min(images.shape[-2:])
+        if least / self.scales[-1] < 2:
+            raise ValueError(
+                f"max_scale={self.scales[-1]:g} leaves {least / self.scales[-1]:.2g} pixels of images of {least}; "
+                f"take one of {least / 2:g} at most"
+            )
+        levels = [shrink(images, scale, self.padding) for scale in self.scales]
+        for layer in self.layers:
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                levels = _together(layer, levels)
+            else:
+                levels = [layer(level) for level in levels]
+        over = [level.flatten(3 if level.ndim == 5 else 2) for level in levels]
+        found = [level.amax(-1) if self.space == "max" else level.mean(-1) for level in over]
+        return torch.stack(found, -1).flatten(2)[..., None, None]
+
+    def extra_repr(self) -> str:
+        """Scales and padding."""
+        return f"scales={[round(s, 2) for s in self.scales]}, padding={self.padding}, space={self.space!r}"
+
+
+def shrink(images: Float[Tensor, "b c y x"], scale: float, padding: int = 0) -> Float[Tensor, "b c v u"]:
+    """Images smaller by a factor about their centre, averaged over what a pixel covers, with a border that goes on."""
+    rows, columns = (shrinking(n, scale, padding).to(images) for n in images.shape[-2:])
+    return rows @ images @ columns.mT
+
+
+def shrinking(n: int, scale: float, padding: int = 0) -> Float[Tensor, "m n"]:
+    """The matrix that shrinks a line of n pixels by exactly a factor: cubics, widened where pixels are dropped.
+
+    Pixels are placed evenly about the middle, as many as fit, or one more to be even or odd as n, which strides behind
+    them count on; and `padding` more at both ends.
+    """
+    count = max(int(n / scale + 1e-6), 1)
+    count += (count - n) % 2
+    line = torch.arange(-padding, count + padding, dtype=torch.float64, device="cpu")
+    centres = (line - (count - 1) / 2) * scale + (n - 1) / 2
+    wide = max(scale, 1.0)
+    reach = int(2 * wide) + 1
+    taps = centres.floor()[:, None] + torch.arange(-reach, reach + 2, dtype=torch.float64, device="cpu")
+    t = ((taps - centres[:, None]) / wide).abs()
+    near, far = t.clamp(max=1), t.clamp(1, 2)  # Keys' kernel in two pieces, each 0 at its ends beyond
+    weights = (1.5 * near - 2.5) * near * near + 1 - 0.5 * (((far - 5) * far + 8) * far - 4)
+    matrix = torch.zeros(len(centres), n, dtype=torch.float64, device="cpu")
+    return matrix.scatter_add_(1, taps.long().clamp(0, n - 1), weights / weights.sum(1, keepdim=True))
+
+
+def _together(norm: nn.Module, levels: list[Tensor]) -> list[Tensor]:
+    """A norm with the statistics of all levels."""
+    flat = [level.flatten(3) if level.ndim == 5 else level.flatten(2) for level in levels]
+    parts = norm(torch.cat(flat, -1)).split([level.shape[-1] for level in flat], -1)
+    return [part.reshape(level.shape) for part, level in zip(parts, levels, strict=True)]

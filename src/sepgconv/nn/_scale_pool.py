@@ -1,0 +1,88 @@
+"""Projection over dilations: which of them are read, and the maximum between them."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from sepgconv.grids import Grid
+from sepgconv.groups import Dilation
+from sepgconv.nn._check import floating, whole
+
+REDUCTIONS = ("max", "mean", "peak", "none")
+
+
+def dilations(grid: Grid, layer: nn.Module) -> int:
+    """Which axis of a grid holds its dilations, or a ValueError."""
+    found = [part for part, axis in enumerate(grid.axes) if isinstance(axis.group, Dilation)]
+    if not found:
+        raise ValueError(f"{type(layer).__name__} needs a grid with dilations, such as scale2 or sim2; got {grid}")
+    return found[0]
+
+
+class ScalePool(nn.Module):
+    """Projects over the scales of a grid, without those at its ends, or leaves these out and nothing else.
+
+    A truncated grid has ends: there the next convolution misses neighbours, and what it makes is not what it would make
+    of the same object elsewhere. With n convolutions that see one neighbour on either side, n scales at each end are
+    spoilt. They are computed all the same, since the scales further in need them, but they need not be read.
+
+    Args:
+        reduce: `max`, `mean`, or `peak`, the maximum of the parabola through the highest scale and its neighbours;
+            `none` keeps the scales that are read.
+        grid: where the features live.
+        margin: how many scales at each end are not read.
+
+    Shapes:
+        `(b, c, h, y, x)` → `(b, c, r, y, x)`, r the elements of the other axes; with `none` times the scales read.
+    """
+
+    def __init__(self, reduce: str = "max", *, grid: Grid, margin: int = 0) -> None:
+        super().__init__()
+        if reduce not in REDUCTIONS:
+            raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}; got {reduce!r}")
+        self.reduce, self.grid, self.margin = reduce, grid, whole("margin", margin, 0)
+        self._read()
+
+    def _read(self) -> tuple[int, slice]:
+        """The axis of dilations, and which of its elements are read."""
+        part = dilations(self.grid, self)
+        count = self.grid.axes[part].count
+        if 2 * self.margin >= count:
+            raise ValueError(f"margin={self.margin} leaves none of {count} scales; take {(count - 1) // 2} at most")
+        return part, slice(self.margin, count - self.margin)
+
+    def forward(self, features: Float[Tensor, "b c h *space"]) -> Float[Tensor, "b c r *space"]:
+        """Reduces the scales that are read."""
+        floating(features, self)
+        if features.ndim < 3 or features.shape[2] != self.grid.size:
+            raise ValueError(
+                f"ScalePool takes (b, c, h, ...) with {self.grid.size} elements of {self.grid}, "
+                f"got {tuple(features.shape)}"
+            )
+        part, read = self._read()
+        scales = features.unflatten(2, self.grid.shape).movedim(2 + part, -1)[..., read]
+        if self.reduce == "none":
+            return scales.movedim(-1, 2 + part).flatten(2, 1 + len(self.grid.axes))
+        if self.reduce == "peak":
+            found = line_maximum(scales)
+        else:
+            found = scales.amax(-1) if self.reduce == "max" else scales.mean(-1)
+        if len(self.grid.axes) == 1:
+            return found.unsqueeze(2)
+        return found.flatten(2, len(self.grid.axes))
+
+    def extra_repr(self) -> str:
+        """Reduction and margin."""
+        return f"{self.reduce!r}, margin={self.margin}"
+
+
+def line_maximum(values: Float[Tensor, "*s n"]) -> Float[Tensor, "*s"]:
+    """The maximum of the parabola through the highest of equidistant samples and its neighbours; an end as it is."""
+    top, place = values.max(-1, keepdim=True)
+    if values.shape[-1] < 3:
+        return top.squeeze(-1)
+    inner = place.clamp(1, values.shape[-1] - 2)
+    left, right = values.gather(-1, inner - 1), values.gather(-1, inner + 1)
+    bend = (2 * top - left - right).clamp_min(torch.finfo(values.dtype).tiny)
+    higher = top + (left - right).square() / (8 * bend)
+    return torch.where(place == inner, higher, top).squeeze(-1)

@@ -1,0 +1,176 @@
+"""Pyramids of images and projections over scales: their laws, and what they refuse."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import sepgconv as sg
+from sepgconv.analysis.equivariance import smooth_image
+from sepgconv.nn._pyramid import shrink, shrinking
+from sepgconv.nn._scale_pool import line_maximum
+
+
+def blobs(scale: float, size: int = 65) -> torch.Tensor:
+    """Blobs of a size, drawn afresh."""
+    return smooth_image(size, torch.eye(2, dtype=torch.float64) * scale)
+
+
+def layers(grid: sg.Grid, size: int = 5) -> nn.Sequential:
+    return nn.Sequential(
+        sg.LiftingConv(1, 4, size, grid=grid, padding="valid"),
+        sg.BatchNorm(4),
+        nn.ReLU(),
+        sg.GroupConv(4, 6, size, grid=grid, padding="valid"),
+        nn.ReLU(),
+    )
+
+
+def pyramid(scales: int = 4, max_scale: float = 2.0, **settings) -> sg.ScalePyramid:
+    torch.manual_seed(0)
+    grid = sg.scale2(scales, max_scale)
+    return sg.ScalePyramid(layers(sg.translation2()), grid=grid, padding=4, **settings).double()
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5, 2**0.5, 2.0, 3.3])
+def test_shrinking_keeps_constants_and_lines_and_moves_the_centre_nowhere(scale: float) -> None:
+    matrix = shrinking(40, scale)
+    assert torch.allclose(matrix.sum(1), torch.ones(len(matrix), dtype=torch.float64))
+    line = torch.arange(40, dtype=torch.float64) - 19.5
+    found, inside = matrix @ line, slice(6, len(matrix) - 6)
+    wanted = (torch.arange(len(matrix)) - (len(matrix) - 1) / 2) * scale
+    assert torch.allclose(found[inside], wanted.double()[inside], atol=0.02 * scale)
+    assert len(matrix) % 2 == 0  # as 40 is
+    assert torch.allclose(found, -found.flip(0), atol=1e-12)
+
+
+def test_one_is_no_change_and_a_border_goes_on() -> None:
+    image = torch.randn(1, 1, 9, 8, dtype=torch.float64)
+    assert torch.equal(shrink(image, 1.0), image)
+    assert torch.equal(shrink(image, 1.0, 2), nn.functional.pad(image, (2, 2, 2, 2), mode="replicate"))
+
+
+def test_shrinking_is_what_drawing_smaller_gives() -> None:
+    for scale in (2**0.5, 2.0):
+        small, drawn = shrink(blobs(3.0), scale), blobs(3.0 / scale, shrinking(65, scale).shape[0])
+        assert ((small - drawn).norm() / drawn.norm()).item() < 0.01
+
+
+def test_a_larger_object_moves_along_the_scales() -> None:
+    net = pyramid().eval()
+    step = 2 ** (1 / 3)
+    before, after = net(blobs(2.0)), net(blobs(2.0 * step))
+    assert before.shape == (1, 6, 4, 1, 1)
+    error = (after[:, :, 1:] - before[:, :, :-1]).norm() / before.norm()
+    still = (after - before).norm() / before.norm()
+    assert error < 0.05
+    assert still > 5 * error
+
+
+def test_the_ground_does_not_matter_at_the_border() -> None:
+    """A ground that is not zero changes what kernels see everywhere alike, and nothing near the border."""
+    net = sg.ScalePyramid(layers(sg.translation2())[:1], grid=sg.scale2(3, 2.0), padding=2, space="max").double().eval()
+    flat = net(torch.full((1, 1, 32, 32), 0.7, dtype=torch.float64))
+    means = sg.ScalePyramid(net.layers, grid=net.grid, padding=2, space="mean").double().eval()
+    assert torch.allclose(flat, means(torch.full((1, 1, 32, 32), 0.7, dtype=torch.float64)), atol=1e-12)
+
+
+def test_norms_see_all_scales_together() -> None:
+    net = pyramid()
+    net.train()(torch.randn(4, 1, 32, 32, dtype=torch.float64))
+    norm = net.layers[1]
+    assert isinstance(norm, sg.BatchNorm)
+    images = torch.randn(4, 1, 32, 32, dtype=torch.float64)
+    levels = [net.layers[0](shrink(images, scale, 4)) for scale in net.scales]
+    values = torch.cat([level.flatten(3) for level in levels], -1)
+    norm.momentum = 1.0
+    net(images)
+    assert norm.running_mean is not None
+    assert torch.allclose(norm.running_mean, values.mean((0, 2, 3)))
+
+
+def test_quarter_turns_of_a_pyramid_with_rotations_are_exact() -> None:
+    torch.manual_seed(0)
+    net = sg.models.shallow(sg.sim2(4, 3, 2.0), factorisation="separable").double().eval()
+    images = torch.randn(2, 1, 28, 28, dtype=torch.float64)
+    assert torch.allclose(net(images), net(images.rot90(1, (-2, -1))), atol=1e-11)
+
+
+def test_a_pyramid_learns_and_is_copied() -> None:
+    net = sg.models.shallow(sg.scale2(3, 2.0), kernel_size=3)
+    net(torch.randn(2, 1, 16, 16)).sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in net.parameters() if p.ndim > 1)
+    twin = copy.deepcopy(net.eval())
+    images = torch.randn(2, 1, 16, 16)
+    assert torch.equal(net(images), twin(images))
+
+
+def test_finest_begins_with_an_enlarged_image() -> None:
+    assert pyramid(3, 4.0, finest=0.5).scales == pytest.approx([0.5, 1.0, 2.0])
+
+
+def test_peaks_of_parabolas_are_found_between_samples() -> None:
+    places = torch.arange(6.0, dtype=torch.float64)
+    peaks = torch.linspace(1, 4, 13, dtype=torch.float64)[:, None]
+    values = 2.0 - (places - peaks).square()
+    assert torch.allclose(line_maximum(values), torch.full((13,), 2.0, dtype=torch.float64))
+    rising = places[None] * 1.0
+    assert line_maximum(rising).item() == 5.0
+    assert torch.equal(line_maximum(values[:, :2]), values[:, :2].amax(-1))
+    assert torch.isfinite(line_maximum(torch.zeros(3, 5))).all()
+
+
+def test_a_scale_pool_reads_what_it_says() -> None:
+    grid = sg.sim2(2, 5, 2.0)
+    features = torch.randn(2, 3, 10, 4, 4)
+    split = features.unflatten(2, (2, 5))
+    assert torch.equal(sg.ScalePool("max", grid=grid)(features), split.amax(3))
+    assert torch.equal(sg.ScalePool("mean", grid=grid, margin=1)(features), split[:, :, :, 1:4].mean(3))
+    assert torch.equal(sg.ScalePool("none", grid=grid, margin=2)(features), split[:, :, :, 2:3].flatten(2, 3))
+    alone = sg.ScalePool("max", grid=sg.scale2(5, 2.0), margin=1)
+    assert torch.equal(alone(features[:, :, :5]), features[:, :, 1:4].amax(2, keepdim=True))
+
+
+def test_scales_that_are_not_read_are_the_spoilt_ones() -> None:
+    """Without the ends a step of the grid changes features by less than a tenth; with them by far more."""
+    torch.manual_seed(0)
+    grid = sg.scale2(8, 3**0.5)
+    kernel = sg.KernelConfig(cutoff=0.4)
+    conv = sg.GroupConv(4, 4, 15, grid=grid, kernel=kernel)
+    net = nn.Sequential(sg.LiftingConv(1, 4, 15, grid=grid, kernel=kernel), nn.ReLU(), conv).double().eval()
+    found = {trim: sg.testing.equivariance_error(net, smooth_image(), grid=grid, trim=trim)[0].error for trim in (0, 1)}
+    assert found[1] < 0.1 < found[0]
+
+
+def test_what_is_refused() -> None:
+    grid, plain = sg.scale2(3, 2.0), sg.translation2()
+    with pytest.raises(ValueError, match=r"ScalePool needs a grid with dilations, such as scale2 or sim2; got Grid"):
+        sg.ScalePool("max", grid=sg.se2(4))
+    with pytest.raises(ValueError, match="ScalePyramid needs a grid with dilations"):
+        sg.ScalePyramid(layers(plain), grid=plain)
+    with pytest.raises(ValueError, match="margin=2 leaves none of 3 scales; take 1 at most"):
+        sg.ScalePool("max", grid=grid, margin=2)
+    with pytest.raises(ValueError, match="reduce must be one of max, mean, peak, none; got 'sum'"):
+        sg.ScalePool("sum", grid=grid)
+    with pytest.raises(ValueError, match="with 3 elements of Grid"):
+        sg.ScalePool("max", grid=grid)(torch.zeros(1, 1, 4, 2, 2))
+    with pytest.raises(ValueError, match="lifts every scale in a call of its own: make grids with sampling='fixed'"):
+        sg.ScalePyramid(layers(sg.se2(4)), grid=grid)
+    with pytest.raises(ValueError, match=r"max_scale=20 leaves 1.6 pixels of images of 32; take one of 16 at most"):
+        sg.ScalePyramid(layers(plain), grid=sg.scale2(3, 20.0))(torch.zeros(1, 1, 32, 32))
+    with pytest.raises(ValueError, match="finest must be positive, got 0"):
+        sg.ScalePyramid(layers(plain), grid=grid, finest=0)
+    with pytest.raises(ValueError, match="space must be 'max' or 'mean', got 'sum'"):
+        sg.ScalePyramid(layers(plain), grid=grid, space="sum")
+    with pytest.raises(ValueError, match=r"takes \(b, c, y, x\), got 3 axes"):
+        sg.ScalePyramid(layers(plain), grid=grid)(torch.zeros(1, 32, 32))
+
+
+def test_a_window_without_room_for_the_smallest_scale_is_refused() -> None:
+    for size, max_scale, least in ((3, 2.0, 5), (5, 3.0, 7), (7, 4.5, 9)):
+        with pytest.raises(ValueError, match=f"kernel_size={size} leaves a single pixel .* take {least} at least"):
+            sg.LiftingConv(1, 1, size, grid=sg.scale2(3, max_scale))
+        sampled = sg.LiftingConv(1, 1, least, grid=sg.scale2(3, max_scale)).kernel.positions()[1][0]
+        assert (sampled > 0).sum() > 1
+    sg.LiftingConv(1, 1, 1, grid=sg.scale2(3, 4.0))
