@@ -23,6 +23,7 @@ int sepgconv_circular_product(const sepgconv_circular *, int);
 int sepgconv_circular_gradients(const sepgconv_circular *, int);
 int sepgconv_banded_product(const sepgconv_band *, int);
 int sepgconv_banded_gradients(const sepgconv_band *, int);
+int sepgconv_same(const void *const *, const void *const *, const int64_t *, int64_t);
 
 static const double UNIT = 1. / (1 << 24);
 static int wrong = 0, tried = 0;
@@ -277,6 +278,16 @@ static void banded(int threads) {
     free(x), free(g), free(w), free(y), free(dx), free(dw), free(ey), free(sy), free(ex), free(sx), free(ew), free(sw);
 }
 
+static void same(void) {
+    float *a = numbers(40), *b = malloc(40 * sizeof(float));
+    memcpy(b, a, 40 * sizeof(float));
+    const void *left[] = {a, a + 7}, *right[] = {b, b + 7};
+    const int64_t bytes[] = {7 * sizeof(float), 33 * sizeof(float)};
+    tried++, wrong += !sepgconv_same(left, right, bytes, 2);
+    b[39] += 1, wrong += sepgconv_same(left, right, bytes, 2) || !sepgconv_same(left, right, bytes, 1);
+    free(a), free(b);
+}
+
 int main(int count, char **arguments) {
     int rounds = count > 1 ? atoi(arguments[1]) : 200;
     const char *builds[] = {"base", "avx2", "avx512"};
@@ -287,7 +298,7 @@ int main(int count, char **arguments) {
         }
         for (int r = 0; r < rounds; r++) {
             convolution(1 + r % 3), norm(1 + r % 3), pool(1 + r % 3);
-            circular(1 + r % 3), banded(1 + r % 3);
+            circular(1 + r % 3), banded(1 + r % 3), same();
         }
         printf("%s: %d results compared, %d wrong\n", builds[n], tried, wrong);
     }

@@ -99,6 +99,7 @@ def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
     found.sepgconv_source.restype = found.sepgconv_vectors.restype = text
     found.sepgconv_use_vectors.argtypes = [text]
     found.sepgconv_use_pool.argtypes, found.sepgconv_use_pool.restype = [pointer], None
+    found.sepgconv_same.argtypes = [pointer, pointer, pointer, ctypes.c_int64]
     found.sepgconv_depthwise.argtypes = [pointer, integer]
     found.sepgconv_depthwise_weight.argtypes = found.sepgconv_depthwise_input.argtypes = [pointer, pointer, integer]
     for name in (

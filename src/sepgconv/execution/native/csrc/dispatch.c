@@ -72,6 +72,13 @@ PUBLIC int sepgconv_use_vectors(const char *name) {
     return 1;
 }
 
+/* Whether blocks of memory hold the same bytes, pair by pair. */
+PUBLIC int sepgconv_same(const void *const *a, const void *const *b, const int64_t *bytes, int64_t count) {
+    for (int64_t n = 0; n < count; n++)
+        if (memcmp(a[n], b[n], (size_t)bytes[n])) return 0;
+    return 1;
+}
+
 PUBLIC int sepgconv_depthwise(const sepgconv_convolution *a, int threads) { return build()->depthwise(a, threads); }
 
 PUBLIC int sepgconv_depthwise_weight(const sepgconv_convolution *a, float *gradient, int threads) {
