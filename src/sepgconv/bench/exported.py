@@ -35,7 +35,7 @@ RATIOS = (
 )
 BATCHES = (64, 1)
 PAUSE = 0.05
-"""Seconds before a network's turn: threads of the one before wait busily for a few milliseconds (OpenMP, ONNX Runtime)."""
+"""Seconds before a network's turn: threads of the one before still wait busily for a few milliseconds."""
 CALLS = 4
 """In a turn; the first, with cold caches, is not counted."""
 NAMES = ("export.json", "export.md")
