@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -33,6 +34,10 @@ RATIOS = (
     ("folded", "plain-torch"),
 )
 BATCHES = (64, 1)
+PAUSE = 0.05
+"""Seconds before a network's turn: threads of the one before still wait busily for a few milliseconds."""
+CALLS = 4
+"""In a turn; the first, with cold caches, is not counted."""
 NAMES = ("export.json", "export.md")
 
 
@@ -51,7 +56,7 @@ def measure_exports(settings: Settings, say: Callable[[str], None]) -> dict[str,
             for turn in range(-settings.warmup, rounds):
                 say(f"batch {batch}: round {max(turn, 0) + 1} of {rounds}")
                 for kind, worker in workers.items():
-                    took = worker.ask("infer")["seconds"]
+                    took = _turn(worker)
                     if turn >= 0:
                         seconds[kind].append(took)
         found["seconds"][str(batch)] = seconds
@@ -60,6 +65,12 @@ def measure_exports(settings: Settings, say: Callable[[str], None]) -> dict[str,
         for batch, seconds in found["seconds"].items()
     }
     return {**found, "environment": environment()}
+
+
+def _turn(worker: Worker) -> float:
+    """The median of a few calls in a row."""
+    time.sleep(PAUSE)
+    return statistics.median([worker.ask("infer")["seconds"] for _ in range(CALLS)][1:])
 
 
 def _ratio(ours: list[float], theirs: list[float]) -> float:
