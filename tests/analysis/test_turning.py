@@ -7,7 +7,7 @@ import torch
 
 import sepgconv as sg
 from sepgconv.analysis import turning
-from sepgconv.analysis.turning import NETWORKS, Parts, Run, as_markdown, build, draw
+from sepgconv.analysis.turning import NETWORKS, Parts, Run, as_markdown, build, draw, logits_as_markdown
 from sepgconv.data import Split
 from sepgconv.demo import KERNEL
 from sepgconv.training import Images
@@ -83,6 +83,17 @@ def test_the_table_has_means_and_deviations_of_seeds_that_are_complete(tmp_path)
         "|---|---|---|---|",
         "| the paper's | 2 | 3.50 ± 0.71 | 9.00 ± 1.41 |",
         "| and `cutoff=0.4` | 1 | 2.00 | 2.50 |",
+    ]
+
+
+def test_changes_of_logits_are_means_over_seeds(tmp_path) -> None:
+    for seed, change in ((0, 0.5), (1, 0.7)):
+        logits = {str(turn): change for turn in turning.TURNS}
+        (tmp_path / f"paper-{seed}.json").write_text(json.dumps({"trained logits": logits}))
+    assert logits_as_markdown(tmp_path).splitlines() == [
+        "| network | | 10° | 22.5° | 45° | 90° |",
+        "|---|---|---|---|---|---|",
+        "| the paper's | trained | 0.60 | 0.60 | 0.60 | 0.60 |",
     ]
 
 

@@ -97,7 +97,14 @@ def rotation_errors(
 
 @torch.no_grad()
 def centre_errors(
-    degrees: float, rotations: int, omega0: float, *, places: int = 100, seeds: int = 3, **settings: Any
+    degrees: float,
+    rotations: int,
+    omega0: float,
+    *,
+    size: int = 9,
+    places: int = 100,
+    seeds: int = 3,
+    cutoff: float | None = None,
 ) -> float:
     """As `rotation_errors`, at the one pixel that a turn leaves where it is: nothing is interpolated.
 
@@ -109,8 +116,8 @@ def centre_errors(
     for seed in range(seeds):
         torch.manual_seed(seed)
         grid = sg.se2(rotations, sampling="fixed")
-        net = two_layers(grid, omega0, **settings)
-        seen = 2 * net[0].kernel_size - 1  # the pixels on which one output depends
+        net = two_layers(grid, omega0, size=size, cutoff=cutoff)
+        seen = 2 * size - 1  # the pixels on which one output depends
         matrix = grid.group.matrix(torch.tensor([degrees * torch.pi / 180], dtype=torch.float64))
         upright, turned = (
             net(torch.cat([smooth_image(seen, element, middle) for middle in middles]))[..., seen // 2, seen // 2].mean(

@@ -24,7 +24,7 @@ from sepgconv.data import Split
 from sepgconv.demo import KERNEL, error, fit, no_advice
 from sepgconv.kernels import KernelConfig
 from sepgconv.models._resnet import antialiased
-from sepgconv.nn import GroupPool, SpatialPool
+from sepgconv.nn import BatchNorm, GroupPool, SpatialPool
 from sepgconv.provenance import environment
 from sepgconv.training import Classifier, GridConfig, Images, NetworkConfig, OptimiserConfig
 from sepgconv.training.seeding import generator
@@ -183,7 +183,7 @@ def untrained(net: nn.Module, images: Tensor) -> list[float]:
     """Changes of the logits by `TURNS` of a network as it is drawn, with the norms' statistics of these images."""
     net = copy.deepcopy(net)
     for module in net.modules():
-        if hasattr(module, "momentum"):
+        if isinstance(module, BatchNorm | nn.BatchNorm1d):
             module.momentum = 1.0
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -203,6 +203,18 @@ def as_markdown(results: Path, angles: Sequence[float | None]) -> str:
         if rows:
             cells = (_cell([row[key] for row in rows]) for key in labels)
             lines.append(f"| {title} | {len(rows)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def logits_as_markdown(results: Path) -> str:
+    """How much turns change the logits, before and after training: the mean over seeds."""
+    lines = [f"| network | | {' | '.join(f'{turn:g}°' for turn in TURNS)} |", "|---" * (len(TURNS) + 2) + "|"]
+    for state in ("untrained", "trained"):
+        for name, title in TITLES.items():
+            runs = [json.loads(path.read_text()) for path in sorted(results.glob(f"{name}-[0-9]*.json"))]
+            if rows := [run[f"{state} logits"] for run in runs if f"{state} logits" in run]:
+                cells = (f"{mean(row[str(turn)] for row in rows):.2f}" for turn in TURNS)
+                lines.append(f"| {title} | {state} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -266,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.limit:
                 digits = Split(digits.images[: options.limit], digits.labels[: options.limit])
             run.test(data, digits, options.angles)
-    print(as_markdown(options.results, options.angles))
+    print(as_markdown(options.results, options.angles), logits_as_markdown(options.results), sep="\n\n")
     if options.picture:
         draw(options.results, options.picture)
     return 0
