@@ -110,7 +110,6 @@ def test_a_network_of_volumes_at_all_counts_of_its_group() -> None:
     for count in (24, 60, 12):
         sg.set_resolution(net, rotations=count)
         assert net(x).shape == (1, 2, count, 4, 4, 4)
-        sg.testing.assert_equivariant(net, x.expand(2, -1, -1, -1, -1) * torch.rand(2, 1, 4, 4, 4).double(), grid=grid)
     torch.testing.assert_close(net(x), before)
 
 
