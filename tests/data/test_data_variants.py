@@ -163,11 +163,11 @@ def test_the_selection_set_is_what_no_split_holds(digits: Split, tmp_path: Path)
     seen = {image.tobytes() for image in held.images.numpy()}
     assert not any(image.tobytes() in seen for image in selected.images.numpy())
     assert len({*seen, *(image.tobytes() for image in selected.images.numpy())}) == 6000
-    train, valid, selection = ROT.read_selection(tmp_path, 3, False, source=lambda: digits, sizes=SIZES, count=40)
+    train, valid, selection = ROT.read(tmp_path, 3, False, source=lambda: digits, sizes=SIZES, selection=40)
     splits = ROT.generate(digits, 3, SIZES)
     assert torch.equal(train.images, splits["train"].images)
     assert torch.equal(valid.images, splits["valid"].images)
-    again = ROT.read_selection(tmp_path, 3, False, source=lambda: pytest.fail("it is kept"), sizes=SIZES, count=40)
+    again = ROT.read(tmp_path, 3, False, source=lambda: pytest.fail("it is kept"), sizes=SIZES, selection=40)
     assert torch.equal(again[2].images, selection.images)
     assert len(selection) == 40
     with pytest.raises(ValueError, match="mnist-rot needs 70000 source images, got 6000"):

@@ -66,11 +66,11 @@ def test_a_failed_run_gives_a_nonzero_exit_code(tmp_path: Path, capsys, monkeypa
     assert main(arguments) == 1
     printed = capsys.readouterr().err
     assert f"failed: {chosen[1]}: MemoryError: too wide" in printed
-    assert "7 runs done" in printed
+    assert "7 runs done, 0 were there before, 1 failed" in printed.splitlines()
     assert "**1 runs are missing.**" in (tmp_path / "smoke" / "parameters" / "table.md").read_text()
     monkeypatch.setattr(runs, "execute", work)
     assert main(arguments) == 0
-    assert "1 runs done, 7 were there before" in capsys.readouterr().err
+    assert "1 runs done, 7 were there before, 0 failed" in capsys.readouterr().err.splitlines()
 
 
 def test_the_page_is_made_from_results(tmp_path: Path, capsys) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -57,8 +57,41 @@ def join(*splits: Split) -> Split:
     return Split(torch.cat([s.images for s in splits]), torch.cat([s.labels for s in splits]))
 
 
+class Pixels(Protocol):
+    """Images that can be had a few at a time."""
+
+    def __len__(self) -> int: ...
+
+    def pixels(self, index: slice) -> Tensor:
+        """The images of an index, as uint8 `(n, c, y, x)`."""
+        ...
+
+
+Trained = TypeVar("Trained", bound=Pixels)
+
+
+class Normalised(Generic[Trained]):
+    """What normalises images: the moments of those that are trained on."""
+
+    train: Trained
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """Mean of each channel over train, pixels scaled to [0, 1]."""
+        return tuple(self._moments[0].tolist())
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """Standard deviation of each channel over train, pixels scaled to [0, 1]."""
+        return tuple(self._moments[1].tolist())
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        return moments(self.train)
+
+
 @dataclass(frozen=True, eq=False)
-class DataSet:
+class DataSet(Normalised[Split]):
     """A data set: its splits, its number of classes, and the statistics that normalise it.
 
     Args:
@@ -96,30 +129,6 @@ class DataSet:
     def shape(self) -> tuple[int, ...]:
         """Channels, height and width of an image; of signals and volumes, channels and the axes of space."""
         return tuple(self.train.images.shape[1:])
-
-    @property
-    def mean(self) -> tuple[float, ...]:
-        """Mean of each channel over train, pixels scaled to [0, 1]."""
-        return tuple(self._moments[0].tolist())
-
-    @property
-    def std(self) -> tuple[float, ...]:
-        """Standard deviation of each channel over train, pixels scaled to [0, 1]."""
-        return tuple(self._moments[1].tolist())
-
-    @cached_property
-    def _moments(self) -> tuple[Tensor, Tensor]:
-        return moments(self.train)
-
-
-class Pixels(Protocol):
-    """Images that can be had a few at a time."""
-
-    def __len__(self) -> int: ...
-
-    def pixels(self, index: slice) -> Tensor:
-        """The images of an index, as uint8 `(n, c, y, x)`."""
-        ...
 
 
 def moments(split: Pixels) -> tuple[Tensor, Tensor]:

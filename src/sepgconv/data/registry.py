@@ -6,6 +6,7 @@ import difflib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from . import amat, cifar, first_galaxies, galaxy10, mnist, stir, variants
 from .dataset import DataSet, Split
@@ -133,7 +134,7 @@ ENTRIES = {
             _GREY,
             (10_000, 2_000, variants.SELECTION),
             _DIGITS,
-            variants.VARIANTS[0].read_selection,
+            partial(variants.VARIANTS[0].read, selection=variants.SELECTION),
             mnist.SOURCE,
             generated=True,
         ),

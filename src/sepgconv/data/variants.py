@@ -103,6 +103,7 @@ class Variant:
         *,
         source: Callable[[], Split] | None = None,
         sizes: dict[str, int] = SIZES,
+        selection: int = 0,
     ) -> tuple[Split, Split, Split]:
         """The splits of a seed, from the cache if they are there, else made and cached.
 
@@ -112,31 +113,19 @@ class Variant:
             download: whether MNIST may be downloaded.
             source: what gives the images to draw from; all of MNIST unless told.
             sizes: of the splits by name.
+            selection: how many images that no split holds are to stand in the place of the test images; 0 for these.
         """
+        base = data_root(root)
+
+        def images() -> Split:
+            return source() if source else join(*read_mnist(base, download))
+
         key = {"name": self.name, "seed": seed, "format": FORMAT, "sizes": sizes}
-        base = data_root(root)
-        splits = kept(base, key, lambda: self.generate(source() if source else _mnist(base, download), seed, sizes))
-        return splits["train"], splits["valid"], splits["test"]
-
-    def read_selection(
-        self,
-        root: str | os.PathLike[str] | None,
-        seed: int,
-        download: bool,
-        *,
-        source: Callable[[], Split] | None = None,
-        sizes: dict[str, int] = SIZES,
-        count: int = SELECTION,
-    ) -> tuple[Split, Split, Split]:
-        """As `read`, with the images that no split holds in the place of the test images."""
-        train, valid, _ = self.read(root, seed, download, source=source, sizes=sizes)
-        key = {"name": f"{self.name}-selection", "seed": seed, "format": FORMAT, "sizes": {"selection": count}}
-        base = data_root(root)
-
-        def make() -> dict[str, Split]:
-            return {"selection": self.select(source() if source else _mnist(base, download), seed, sizes, count)}
-
-        return train, valid, kept(base, key, make)["selection"]
+        splits = kept(base, key, lambda: self.generate(images(), seed, sizes))
+        if selection:
+            key |= {"name": f"{self.name}-selection", "sizes": {"selection": selection}}
+            splits |= kept(base, key, lambda: {"selection": self.select(images(), seed, sizes, selection)})
+        return splits["train"], splits["valid"], splits["selection" if selection else "test"]
 
 
 VARIANTS = (
@@ -144,11 +133,6 @@ VARIANTS = (
     Variant("mnist-scale", rotated=False, scaled=True),
     Variant("mnist-rot-scale", rotated=True, scaled=True),
 )
-
-
-def _mnist(base: Path, download: bool) -> Split:
-    """All of MNIST."""
-    return join(*read_mnist(base, download))
 
 
 def kept(

@@ -26,7 +26,7 @@ def test_a_folder_per_class(tmp_path, image_folder):
         ("dog/young/000.png", "dog", None),
     ]
     assert any("loose.png" in remark for remark in layout.remarks)
-    assert any("1 files" in remark and ".txt" in remark for remark in layout.remarks)
+    assert any(remark.startswith("left out: 1 files") and ".txt" in remark for remark in layout.remarks)
 
 
 @pytest.mark.parametrize("valid", ["val", "valid", "Validation"])
@@ -53,6 +53,14 @@ def test_a_table_with_parts_and_groups(tmp_path, image_folder):
     ]
 
 
+def test_a_quoted_value_is_taken_as_it_is(tmp_path, image_folder):
+    """Line breaks of any kind are part of it: otherwise two classes would become one."""
+    image_folder(tmp_path, {"x": 3})
+    rows = ['x/000.png,"an\nother"', "x/001.png,another", "x/002.png,an\u2028other"]
+    layout = find(table(tmp_path, "file,label", *rows))
+    assert [sample.label for sample in layout.samples] == ["an\nother", "another", "an\u2028other"]
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
@@ -64,6 +72,16 @@ def test_a_table_with_parts_and_groups(tmp_path, image_folder):
         (["file,label,split", "x/000.png,a,train", "x/001.png,b,dev"], "line 3: split must be one of train"),
         (["file,label,split", "x/000.png,a,train", "x/001.png,b,"], "says the split of 1 files only, of 2"),
         (["file,label", "x/000.png,a"], "has one class, 'a'"),
+        (
+            ["file,label,class", "x/000.png,a,c", "x/001.png,b,d"],
+            "has 2 columns for the label: label, class; leave one",
+        ),
+        (
+            ["file,label,label", "x/000.png,a,c", "x/001.png,b,d"],
+            "has 2 columns for the label: label, label; leave one",
+        ),
+        (["file,label", "x/000.png,cat, old", "x/001.png,cat"], "line 2: there are more values than columns"),
+        (["file,label", f"x/000.png,{'a' * 200_000}", "x/001.png,b"], "is not a table: field larger than field limit"),
         (["file,label"], "has no images"),
         ([""], "found nothing"),
     ],

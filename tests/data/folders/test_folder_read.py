@@ -1,7 +1,9 @@
 """A folder's pixels: right in every format, after every change, and an error that names what is bad."""
 
 import io
+import json
 import os
+import re
 import struct
 import zlib
 from pathlib import Path
@@ -106,12 +108,25 @@ def test_nothing_is_decoded_twice_and_changes_are_seen(tmp_path, image_folder, m
     assert torch.equal(everything(first)[0], everything(again)[0])
 
 
-def test_a_damaged_store_is_made_again(tmp_path, image_folder, place):
+@pytest.mark.parametrize(
+    ("kinds", "damage"),
+    [
+        ((".bin", ".json"), lambda content: content[:-3]),
+        ((".json",), lambda content: b"[]"),
+        ((".json",), lambda content: b"null"),
+        ((".json",), lambda content: json.dumps(dict.fromkeys(json.loads(content), 3)).encode()),
+        ((".json",), lambda content: json.dumps({**json.loads(content), "entries": []}).encode()),
+        ((".json",), lambda content: re.sub(rb"\], 0, \"", rb'], 1, "', content)),
+        ((".json",), lambda content: re.sub(rb"\], 5, \"", rb'], 9, "', content)),
+    ],
+    ids=["cut", "list", "null", "numbers", "no entries", "a row twice", "a row that is not there"],
+)
+def test_a_damaged_store_is_made_again(tmp_path, image_folder, place, kinds, damage):
     own = image_folder(tmp_path / "own", {"a": 3, "b": 3})
     first = everything(read_folder(own))
     for file in place.rglob("*"):
-        if file.suffix in (".bin", ".json"):
-            file.write_bytes(file.read_bytes()[:-3])
+        if file.suffix in kinds:
+            file.write_bytes(damage(file.read_bytes()))
     second = everything(read_folder(own))
     assert all(torch.equal(first[row], second[row]) for row in first)
 

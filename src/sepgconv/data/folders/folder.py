@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from statistics import median_low
 
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..dataset import Split, moments
+from ..dataset import Normalised, Split
 from ..image_files import Framing, Resize
 from ..places import data_root, output_folder
 from .layout import SHOWN, Layout, Sample, find
@@ -78,7 +77,7 @@ class StoredSplit:
 
 
 @dataclass(frozen=True)
-class Folder:
+class Folder(Normalised[StoredSplit]):
     """A data set out of a folder.
 
     Args:
@@ -112,20 +111,6 @@ class Folder:
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of an image."""
         return self.framing.shape
-
-    @cached_property
-    def _moments(self) -> tuple[Tensor, Tensor]:
-        return moments(self.train)
-
-    @property
-    def mean(self) -> tuple[float, ...]:
-        """Mean of each channel over train, pixels scaled to [0, 1]."""
-        return tuple(self._moments[0].tolist())
-
-    @property
-    def std(self) -> tuple[float, ...]:
-        """Standard deviation of each channel over train, pixels scaled to [0, 1]."""
-        return tuple(self._moments[1].tolist())
 
 
 def read_folder(folder: str | Path, options: FolderOptions = DEFAULTS, *, root: str | None = None) -> Folder:

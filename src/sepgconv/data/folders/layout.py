@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -140,13 +141,27 @@ def _classes(root: Path, folder: Path, part: str | None, remarks: list[str]) -> 
 
 def _table(path: Path, group: str | None) -> Layout:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text in UTF-8 (byte {error.start})") from error
-    reader = csv.DictReader(text.splitlines(), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+    try:
+        return _rows(path, text, group)
+    except csv.Error as error:
+        raise ValueError(f"{path} is not a table: {error}") from error
+
+
+def _rows(path: Path, text: str, group: str | None) -> Layout:
+    table = io.StringIO(text, newline="")  # a quoted value may hold line breaks, which are part of it
+    reader = csv.DictReader(table, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
     names = [name.strip() for name in reader.fieldnames or []]
     reader.fieldnames = names
-    columns = {key: next((n for n in names if n.lower() in known), None) for key, known in COLUMNS.items()}
+    found = {key: [name for name in names if name.lower() in known] for key, known in COLUMNS.items()}
+    if group is not None:
+        found["group"] = [name for name in names if name == group]
+    for key, several in found.items():
+        if len(several) > 1:
+            raise ValueError(f"{path} has {len(several)} columns for the {key}: {', '.join(several)}; leave one")
+    columns = {key: next(iter(found[key]), None) for key in COLUMNS}
     for key in ("file", "label"):
         if columns[key] is None:
             allowed = " or ".join(COLUMNS[key])
@@ -156,7 +171,10 @@ def _table(path: Path, group: str | None) -> Layout:
     samples: list[Sample] = []
     lines: dict[str, int] = {}
     for row in reader:
-        sample = _row(row, columns, group, f"{path}, line {reader.line_num}")
+        where = f"{path}, line {reader.line_num}"
+        if any(value.strip() for value in row.get(None) or ()):
+            raise ValueError(f"{where}: there are more values than columns; one that holds a comma must be quoted")
+        sample = _row(row, columns, group, where)
         if sample.file in lines:
             first = lines[sample.file]
             raise ValueError(f"{path} names {sample.file} twice, in lines {first} and {reader.line_num}")

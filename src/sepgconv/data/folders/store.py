@@ -109,7 +109,7 @@ def headers(root: Path, files: Sequence[str], cache: Path) -> dict[str, tuple[in
     """Width, height and whether it is grey, of every file that can be opened; kept on disk as the pixels are."""
     index = cache / "headers.json"
     stamps = {file: stamp(root / file) for file in files}
-    known = {file: value for file, value in _json(index).items() if tuple(value[0]) == stamps.get(file)}
+    known = {file: value for file, value in _json(index).items() if _is_header(value, stamps.get(file))}
     missing = [file for file in files if file not in known]
     if missing:
         with warnings.catch_warnings(), ThreadPoolExecutor(THREADS) as threads:
@@ -119,6 +119,11 @@ def headers(root: Path, files: Sequence[str], cache: Path) -> dict[str, tuple[in
         with atomic_write(index) as out:
             out.write(json.dumps(known).encode(errors="surrogateescape"))
     return {file: (known[file][1], known[file][2], known[file][3]) for file in files if known[file][1]}
+
+
+def _is_header(value: Any, of: Stamp | None) -> bool:
+    """Whether what an index says is of this state of a file, and whole."""
+    return of is not None and isinstance(value, list) and len(value) == 4 and value[0] == list(of)
 
 
 def _header(path: Path) -> tuple[int, int, bool]:
@@ -176,16 +181,19 @@ def _read(index: Path, cache: Path, framing: Framing) -> tuple[dict[str, Entry],
             return {}, None
         entries = {f: Entry(tuple(s), r, d, tuple(n)) for f, (s, r, d, n) in text["entries"].items()}  # pyright: ignore
         rows = sum(entry.row >= 0 for entry in entries.values())
+        if {entry.row for entry in entries.values()} - {-1} != set(range(rows)):
+            raise ValueError(f"{index} names other rows than there are")
         return entries, _map(cache / text["pixels"], rows, framing)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}, None
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_bytes().decode(errors="surrogateescape"))
-    except (OSError, ValueError):
+        found = json.loads(path.read_bytes().decode(errors="surrogateescape"))
+    except (OSError, ValueError, RecursionError):
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _map(path: Path, rows: int, framing: Framing) -> np.ndarray:
