@@ -65,7 +65,7 @@ def fold(model: nn.Module, *, runtime: str = "torch") -> nn.Module:
         folder = _Folder(runtime)
         folded = folder.alone("", copy.deepcopy(model).eval())
     folder.check(folded)
-    if type(folded) is nn.Sequential and {type(part) for part in folded.modules()} <= BY_IMAGE:
+    if type(folded) is nn.Sequential and all(_by_image(part) for part in folded.modules()):
         folded = InPieces(OrderedDict(folded.named_children()))
     return folded.eval()
 
@@ -215,6 +215,11 @@ def _norm(norm: BatchNorm, state: Merged) -> nn.Module:
             value = torch.ones_like(like) if name == "weight" else torch.zeros_like(like)
         getattr(made, name).data = value.detach().repeat(state.elements)
     return made.to(like).requires_grad_(False)
+
+
+def _by_image(module: nn.Module) -> bool:
+    """Whether a module is known to treat every image by itself; a norm without statistics takes those of the batch."""
+    return type(module) in BY_IMAGE and not (isinstance(module, NORMS) and module.running_mean is None)
 
 
 def _foldable_norm(norm: nn.Module) -> bool:
