@@ -72,7 +72,7 @@ def test_bad_input() -> None:
         sg.strided(conv, 8, 1)
     with pytest.raises(ValueError, match=r"size must be at least 5 for LiftingConv\(.*\), got 4"):
         sg.strided(conv, 4)
-    with pytest.raises(ValueError, match="size must be a whole number of at least 1, got 8.5"):
+    with pytest.raises(ValueError, match=r"size must be a whole number of at least 1, got 8\.5"):
         sg.strided(conv, 8.5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"conv must have stride 1.*stride=2"):
         sg.strided(sg.LiftingConv(1, 2, 5, grid=GRID, stride=2), 8)
