@@ -40,7 +40,7 @@ def test_shrinking_keeps_constants_and_lines_and_moves_the_centre_nowhere(scale:
     line = torch.arange(40, dtype=torch.float64) - 19.5
     found, inside = matrix @ line, slice(6, len(matrix) - 6)
     wanted = (torch.arange(len(matrix)) - (len(matrix) - 1) / 2) * scale
-    assert torch.allclose(found[inside], wanted.double()[inside], atol=0.02 * scale)
+    assert torch.allclose(found[inside], wanted.double()[inside], atol=0.03 * scale)  # in pixels
     assert len(matrix) % 2 == 0  # as 40 is
     assert torch.allclose(found, -found.flip(0), atol=1e-12)
 
@@ -106,6 +106,11 @@ def test_a_pyramid_learns_and_is_copied() -> None:
     assert torch.equal(net(images), twin(images))
 
 
+def test_layers_may_be_stock_torch() -> None:
+    body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+    assert sg.ScalePyramid(body, grid=sg.scale2(3, 2.0))(torch.randn(2, 1, 16, 16)).shape == (2, 4, 3, 1, 1)
+
+
 def test_finest_begins_with_an_enlarged_image() -> None:
     assert pyramid(3, 4.0, finest=0.5).scales == pytest.approx([0.5, 1.0, 2.0])
 
@@ -149,6 +154,8 @@ def test_what_is_refused() -> None:
         sg.ScalePool("max", grid=sg.se2(4))
     with pytest.raises(ValueError, match="ScalePyramid needs a grid with dilations"):
         sg.ScalePyramid(layers(plain), grid=plain)
+    with pytest.raises(ValueError, match="takes a grid of the plane whose last axis are dilations"):
+        sg.ScalePyramid(layers(plain), grid=sg.scale1(3, 2.0))
     with pytest.raises(ValueError, match="margin=2 leaves none of 3 scales; take 1 at most"):
         sg.ScalePool("max", grid=grid, margin=2)
     with pytest.raises(ValueError, match="reduce must be one of max, mean, peak, none; got 'sum'"):

@@ -37,9 +37,8 @@ class ScalePyramid(nn.Module):
     ) -> None:
         super().__init__()
         self.layers, self.grid, self.padding = layers, grid, whole("padding", padding, 0)
-        dilations(grid, self)
-        if grid.space != 2:
-            raise ValueError(f"ScalePyramid takes a grid that acts on the plane, got {grid}")
+        if dilations(grid, self) != len(grid.axes) - 1 or grid.space != 2:
+            raise ValueError(f"ScalePyramid takes a grid of the plane whose last axis are dilations, got {grid}")
         if not finest > 0:
             raise ValueError(f"finest must be positive, got {finest!r}")
         if space not in ("max", "mean"):
@@ -71,8 +70,7 @@ class ScalePyramid(nn.Module):
                 levels = _together(layer, levels)
             else:
                 levels = [layer(level) for level in levels]
-        over = [level.flatten(3 if level.ndim == 5 else 2) for level in levels]
-        found = [level.amax(-1) if self.space == "max" else level.mean(-1) for level in over]
+        found = [level.amax((-2, -1)) if self.space == "max" else level.mean((-2, -1)) for level in levels]
         return torch.stack(found, -1).flatten(2)[..., None, None]
 
     def extra_repr(self) -> str:
@@ -108,6 +106,6 @@ def shrinking(n: int, scale: float, padding: int = 0) -> Float[Tensor, "m n"]:
 
 def _together(norm: nn.Module, levels: list[Tensor]) -> list[Tensor]:
     """A norm with the statistics of all levels."""
-    flat = [level.flatten(3) if level.ndim == 5 else level.flatten(2) for level in levels]
+    flat = [level.flatten(-2).unsqueeze(-2) for level in levels]
     parts = norm(torch.cat(flat, -1)).split([level.shape[-1] for level in flat], -1)
     return [part.reshape(level.shape) for part, level in zip(parts, levels, strict=True)]
