@@ -59,7 +59,9 @@ SAMPLE = {"one": 24, "four": 8}
 def combinations(group: str, other: int, which: str) -> list[tuple[str, int, str, int | None]]:
     """Factorisation × kernel size × sampling × equal and unequal grids, or a sample with every factorisation in it."""
     sizes = (1, 3, 5, 7) if group == "e2" else (1, 3, 5)
-    every = list(itertools.product(SPOKEN[group], sizes, ("fixed", "random"), (None, other)))
+    every: list[tuple[str, int, str, int | None]] = list(
+        itertools.product(SPOKEN[group], sizes, ("fixed", "random"), (None, other))
+    )
     if os.environ.get("SEPGCONV_FULL") == "1":
         return every
     step, count = len(every) // len(SPOKEN[group]), len(SPOKEN[group])

@@ -140,7 +140,7 @@ def published(tmp_path, package, monkeypatch) -> Iterator[Path]:
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         pass
 
 

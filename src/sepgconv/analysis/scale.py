@@ -16,7 +16,7 @@ from sepgconv.analysis.equivariance import smooth_image
 from sepgconv.testing import relative
 
 MAX_SCALE = 3**0.5
-Table = tuple[str, Sequence[str], list[Sequence[object]]]
+Table = tuple[str, Sequence[str], Sequence[Sequence[object]]]
 
 
 def net_of(grid: sg.Grid, *, size: int = 15, cutoff: float | None = None, mixing: bool = True) -> nn.Sequential:

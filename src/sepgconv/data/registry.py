@@ -139,7 +139,9 @@ ENTRIES = {
             generated=True,
         ),
         *(
-            Entry(name, (1, size, size), (stir.COUNT,) * 3, _DIGITS, read, mnist.SOURCE, generated=True)
+            Entry(
+                name, (1, size, size), (stir.COUNT, stir.COUNT, stir.COUNT), _DIGITS, read, mnist.SOURCE, generated=True
+            )
             for name, size, read in (
                 (stir.NAME, stir.CANVAS, stir.read),
                 (stir.HALF, stir.CANVAS // 2, stir.read_half),

@@ -52,8 +52,9 @@ def sizes_of(index: Tensor | range) -> Tensor:
 def at_sizes(split: Split, sizes: Iterable[int]) -> Split:
     """The images of a whole STIR split that show digits of these sizes."""
     wanted = list(sizes)
-    if not wanted or (wrong := [size for size in wanted if size not in SIZES]):
-        raise ValueError(f"sizes must lie between {SIZES[0]} and {SIZES[-1]}, got {wrong if wanted else 'none'}")
+    wrong = [size for size in wanted if size not in SIZES]
+    if wrong or not wanted:
+        raise ValueError(f"sizes must lie between {SIZES[0]} and {SIZES[-1]}, got {wrong or 'none'}")
     if not len(split) or len(split) % (CLASSES * len(SIZES)):
         raise ValueError(f"sizes are known of whole splits such as of {COUNT} images, got {len(split)}")
     return split.take(torch.isin(sizes_of(torch.arange(len(split))), torch.tensor(wanted)))

@@ -7,13 +7,22 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from sepgconv.deploy._layers import Each, InPieces, Merge, Project, Regroup, Split, Sum, Waves
+from sepgconv.deploy._layers import Each, InPieces, Merge, Project, Pyramid, Regroup, Scales, Split, Sum, Waves
 from sepgconv.deploy._stock import CONVS, RUNTIMES, stock_layers
 from sepgconv.grids import Grid
 from sepgconv.kernels import GroupKernel
 from sepgconv.models._segments import Layers as FusedLayers
 from sepgconv.models._segments import Recomputed
-from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool
+from sepgconv.nn import (
+    BatchNorm,
+    GroupConv,
+    GroupPool,
+    LiftingConv,
+    ResidualBlock,
+    ScalePool,
+    ScalePyramid,
+    SpatialPool,
+)
 from sepgconv.nn._fused import HOOKS
 from sepgconv.nn._sampled import _Conv
 
@@ -33,7 +42,7 @@ POOLS = {
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 BY_IMAGE = {
     *(*POINTWISE, *NORMS, *CONVS, *POOLS["max"], *POOLS["mean"], nn.Linear, nn.Sequential, Sum, Project, Waves),
-    *(Each, Merge, Split, Regroup, SpatialPool),
+    *(Each, Merge, Split, Regroup, SpatialPool, Pyramid, Scales),
 }
 """Layers of which it is known that in `eval()` they treat every image of a batch by itself."""
 
@@ -121,6 +130,15 @@ class _Folder:
             assert isinstance(layer.conv2, GroupConv)
             merged = Merged(layer.conv2.out_grid.size, layer.conv2.out_grid.space)
             return [*self.before(layer, state), self.block(path, layer)], merged
+        if type(layer) is ScalePyramid and not _watched(layer) and _independent(layer.layers):
+            body = self.alone(f"{path}.layers" if path else "layers", layer.layers)
+            return [Pyramid(body, layer.scales, padding=layer.padding, space=layer.space)], None
+        if type(layer) is ScalePool and not _watched(layer):
+            part, read = layer.read()
+            kept = read.stop - read.start if layer.reduce == "none" else 1
+            merged = Merged(layer.grid.size // layer.grid.axes[part].count * kept, layer.grid.space)
+            split = [] if state is None else [Split(state.elements)]
+            return [*split, Scales(tuple(layer.grid.shape), part, read, layer.reduce), Merge()], merged
         if state is not None and not _watched(layer):
             if type(layer) in POINTWISE:
                 return [layer], state
@@ -220,6 +238,12 @@ def _norm(norm: BatchNorm, state: Merged) -> nn.Module:
 def _by_image(module: nn.Module) -> bool:
     """Whether a module is known to treat every image by itself; a norm without statistics takes those of the batch."""
     return type(module) in BY_IMAGE and not (isinstance(module, NORMS) and module.running_mean is None)
+
+
+def _independent(layers: nn.Module) -> bool:
+    """Whether in eval the levels of a pyramid do not depend on each other: every norm has statistics of its own."""
+    norms = (part for part in layers.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm))
+    return all(norm.running_mean is not None for norm in norms)
 
 
 def _foldable_norm(norm: nn.Module) -> bool:

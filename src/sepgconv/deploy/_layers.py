@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from sepgconv.nn._fused import HOOKS
+from sepgconv.nn._pyramid import shrink, side_by_side
+from sepgconv.nn._scale_pool import over_scales
 
 PIECE = 1_000_000
 """Numbers of a feature map that are treated at a time: 4 MB of float32, which a core's caches hold (docs/deploy.md)."""
@@ -129,6 +131,44 @@ def _reduced(images: Tensor, reduce: str, dims: tuple[int, ...]) -> Tensor:
     return images.mean(dims) if reduce == "mean" else images.sum(dims)
 
 
+class Pyramid(nn.Module):
+    """A network on an image at several scales, as `ScalePyramid`.
+
+    Args:
+        layers: from images to features.
+        scales: by how much the image is shrunk.
+        padding: pixels around it at every scale.
+        space: `max` or `mean`.
+    """
+
+    def __init__(self, layers: nn.Module, scales: list[float], *, padding: int, space: str) -> None:
+        super().__init__()
+        self.layers, self.scales, self.padding, self.space = layers, scales, padding, space
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(b, c, y, x)` → `(b, c', h, 1, 1)`."""
+        return side_by_side([self.layers(shrink(images, scale, self.padding)) for scale in self.scales], self.space)
+
+
+class Scales(nn.Module):
+    """Reduces some of the scales of features, as `ScalePool`.
+
+    Args:
+        shape: lengths of the axes that h is made of.
+        part: which of them are the scales.
+        read: which scales are read.
+        reduce: as in `ScalePool`.
+    """
+
+    def __init__(self, shape: tuple[int, ...], part: int, read: slice, reduce: str) -> None:
+        super().__init__()
+        self.shape, self.part, self.read, self.reduce = shape, part, read, reduce
+
+    def forward(self, features: Tensor) -> Tensor:
+        """`(b, c, h, …)` → `(b, c, r, …)`."""
+        return over_scales(features, self.shape, self.part, self.read, self.reduce)
+
+
 class Sum(nn.Module):
     """relu(body(f) + shortcut(f)).
 
@@ -167,7 +207,8 @@ class InPieces(nn.Sequential):
         return torch.cat([forward(piece) for piece in input.split(count)]) if len(input) > count else forward(input)
 
     def _seen_whole(self, images: Tensor) -> bool:
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():  # first: to ask for a size is to make it a constant
+        # First, since to ask for a size is to make it a constant.
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
             return True
         if self.training or images.ndim < 3 or len(images) < 2 or images.device.type != "cpu":
             return True

@@ -51,7 +51,7 @@ class ScalePyramid(nn.Module):
     def scales(self) -> list[float]:
         """By how much the image is shrunk, from the finest to the coarsest."""
         axis = self.grid.axes[dilations(self.grid, self)]
-        return [self.finest * scale for scale in axis.group.log(axis.elements)[:, 0].exp().tolist()]
+        return [self.finest * scale for scale in axis.group.matrix(axis.elements)[:, 0, 0].tolist()]
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k h 1 1"]:
         """The layers' features at all scales."""
@@ -70,12 +70,17 @@ class ScalePyramid(nn.Module):
                 levels = _together(layer, levels)
             else:
                 levels = [layer(level) for level in levels]
-        found = [level.amax((-2, -1)) if self.space == "max" else level.mean((-2, -1)) for level in levels]
-        return torch.stack(found, -1).flatten(2)[..., None, None]
+        return side_by_side(levels, self.space)
 
     def extra_repr(self) -> str:
         """Scales and padding."""
         return f"scales={[round(s, 2) for s in self.scales]}, padding={self.padding}, space={self.space!r}"
+
+
+def side_by_side(levels: list[Tensor], space: str) -> Float[Tensor, "b k h 1 1"]:
+    """Features of all scales, each projected over space by `max` or `mean`."""
+    found = [level.amax((-2, -1)) if space == "max" else level.mean((-2, -1)) for level in levels]
+    return torch.stack(found, -1).flatten(2)[..., None, None]
 
 
 def shrink(images: Float[Tensor, "b c y x"], scale: float, padding: int = 0) -> Float[Tensor, "b c v u"]:

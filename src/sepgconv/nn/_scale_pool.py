@@ -41,9 +41,9 @@ class ScalePool(nn.Module):
         if reduce not in REDUCTIONS:
             raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}; got {reduce!r}")
         self.reduce, self.grid, self.margin = reduce, grid, whole("margin", margin, 0)
-        self._read()
+        self.read()
 
-    def _read(self) -> tuple[int, slice]:
+    def read(self) -> tuple[int, slice]:
         """The axis of dilations, and which of its elements are read."""
         part = dilations(self.grid, self)
         count = self.grid.axes[part].count
@@ -59,21 +59,23 @@ class ScalePool(nn.Module):
                 f"ScalePool takes (b, c, h, ...) with {self.grid.size} elements of {self.grid}, "
                 f"got {tuple(features.shape)}"
             )
-        part, read = self._read()
-        scales = features.unflatten(2, self.grid.shape).movedim(2 + part, -1)[..., read]
-        if self.reduce == "none":
-            return scales.movedim(-1, 2 + part).flatten(2, 1 + len(self.grid.axes))
-        if self.reduce == "peak":
-            found = line_maximum(scales)
-        else:
-            found = scales.amax(-1) if self.reduce == "max" else scales.mean(-1)
-        if len(self.grid.axes) == 1:
-            return found.unsqueeze(2)
-        return found.flatten(2, len(self.grid.axes))
+        part, read = self.read()
+        return over_scales(features, self.grid.shape, part, read, self.reduce)
 
     def extra_repr(self) -> str:
         """Reduction and margin."""
         return f"{self.reduce!r}, margin={self.margin}"
+
+
+def over_scales(
+    features: Float[Tensor, "b c h *space"], shape: tuple[int, ...], part: int, read: slice, reduce: str
+) -> Float[Tensor, "b c r *space"]:
+    """Reduces some elements of one of the axes, of these lengths, that h is made of."""
+    scales = features.unflatten(2, shape).movedim(2 + part, -1)[..., read]
+    if reduce == "none":
+        return scales.movedim(-1, 2 + part).flatten(2, 1 + len(shape))
+    found = {"max": lambda x: x.amax(-1), "mean": lambda x: x.mean(-1), "peak": line_maximum}[reduce](scales)
+    return found.unsqueeze(2) if len(shape) == 1 else found.flatten(2, len(shape))
 
 
 def line_maximum(values: Float[Tensor, "*s n"]) -> Float[Tensor, "*s"]:
