@@ -38,7 +38,7 @@ def test_rotations_and_scales_of_volumes() -> None:
     from sepgconv.grids._factories import scales_of
 
     rotations = sg.Axis(sg.groups.SO2(3), 4, sampling="random")
-    grid = sg.Grid(3, (rotations, scales_of(3, 2, 2.0, "fixed", 1)))
+    grid = sg.Grid(3, (rotations, scales_of(3, 2, 1.5, "fixed", 1)))
     net = nn.Sequential(sg.LiftingConv(1, 2, 3, grid=grid), sg.GroupConv(2, 2, 3, grid=grid)).double().eval()
     grid.resample()
     report = sg.testing.equivariance_error(net, torch.randn(1, 1, 5, 6, 6, dtype=torch.float64), grid=grid, trim=0)

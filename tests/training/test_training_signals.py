@@ -15,10 +15,12 @@ from sepgconv.training import Classifier, fit, run, storage
 
 @pytest.fixture(autouse=True)
 def _as_a_process_begins() -> Iterator[None]:
-    """Without a handler of somebody else's, which would stay: Ray leaves one behind in the process that uses it."""
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    """As in a terminal: Ray leaves a handler behind in the process that uses it, and a shell's `&` ignores SIGINT."""
+    ordinary = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in ordinary.items()}
     yield
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def send(number: signal.Signals, step: int, monkeypatch) -> None:
