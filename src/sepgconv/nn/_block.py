@@ -70,7 +70,9 @@ class ResidualBlock(nn.Module):
     def forward(self, features: Float[Tensor, "b i h *space"]) -> Float[Tensor, "b j o *space"]:
         """Adds the block's output to the shortcut's."""
         begin = partial(self.begin, reader=self.conv2) if self.as_made else self.begin
-        return self.finish(features, self._segment(begin, features, self.conv1, self.norm1))
+        if not self.recompute:
+            return self.finish(features, begin(features))
+        return self.finish(features, _segment(begin, features, self.conv1, self.norm1))
 
     @property
     def as_made(self) -> bool:
@@ -90,14 +92,14 @@ class ResidualBlock(nn.Module):
         if not self.recompute:
             return conv_norm_relu(self.conv2, self.norm2, hidden, shortcut=(self.shortcut, features))
         # The sum is outside of the segments: its gradient needs nothing but its result, which the next layer keeps.
-        hidden = self._segment(partial(conv_norm_relu, self.conv2, self.norm2), hidden, self.conv2, self.norm2)
-        return F.relu(hidden + self._segment(self.shortcut, features, self.shortcut), inplace=True)
-
-    def _segment(self, function: Callable[[Tensor], Tensor], features: Tensor, *modules: nn.Module) -> Tensor:
-        """`function(features)`, which runs these modules: what is computed again at a time, so the less the better."""
-        again = self.recompute and not isinstance(function, nn.Identity)
-        return recompute(function, modules, features) if again else function(features)
+        hidden = _segment(partial(conv_norm_relu, self.conv2, self.norm2), hidden, self.conv2, self.norm2)
+        return F.relu(hidden + _segment(self.shortcut, features, self.shortcut), inplace=True)
 
     def extra_repr(self) -> str:
         """Whether activations are computed again."""
         return "recompute=True" if self.recompute else ""
+
+
+def _segment(function: Callable[[Tensor], Tensor], features: Tensor, *modules: nn.Module) -> Tensor:
+    """`function(features)`, which runs these modules: what is computed again at a time, so the less the better."""
+    return function(features) if isinstance(function, nn.Identity) else recompute(function, modules, features)
