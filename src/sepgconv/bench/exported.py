@@ -35,7 +35,7 @@ RATIOS = (
 )
 BATCHES = (64, 1)
 PAUSE = 0.05
-"""Seconds before a network's turn, so that threads of the one before no longer wait busily: without it, times jumped."""
+"""Seconds before a network's turn, so that threads of the one before no longer wait busily: else times jumped."""
 CALLS = 4
 """In a turn; the first, with cold caches, is not counted."""
 NAMES = ("export.json", "export.md")
