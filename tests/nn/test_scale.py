@@ -1,6 +1,7 @@
 """Pyramids of images and projections over scales: their laws, and what they refuse."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -111,6 +112,28 @@ def test_layers_may_be_stock_torch() -> None:
     assert sg.ScalePyramid(body, grid=sg.scale2(3, 2.0))(torch.randn(2, 1, 16, 16)).shape == (2, 4, 3, 1, 1)
 
 
+@pytest.mark.parametrize(("grid", "plain"), [(sg.scale1, sg.translation1), (sg.scale3, sg.translation3)])
+def test_signals_and_volumes_move_along_the_scales_too(grid: Callable, plain: Callable) -> None:
+    """A Gaussian twice as wide, at twice the scale, is what the narrow one was at the scale before."""
+    torch.manual_seed(0)
+    net = sg.ScalePyramid(layers(plain(), 3), grid=grid(3, 4.0), padding=2).double().eval()
+    size = 48
+    line = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
+
+    def blob(sigma: float) -> torch.Tensor:
+        profile = torch.exp(-((line / sigma) ** 2) / 2)
+        product = profile
+        for _ in range(net.grid.space - 1):
+            product = product[..., None] * profile
+        return product[None, None]
+
+    before, after = net(blob(3.0)), net(blob(6.0))
+    assert before.shape == (1, 6, 3, *[1] * net.grid.space)
+    assert (after[:, :, 1:] - before[:, :, :-1]).norm() < 0.005 * before.norm()
+    folded = sg.fold(net)
+    assert torch.allclose(folded(blob(3.0)), before)
+
+
 def test_finest_begins_with_an_enlarged_image() -> None:
     assert pyramid(3, 4.0, finest=0.5).scales == pytest.approx([0.5, 1.0, 2.0])
 
@@ -154,8 +177,9 @@ def test_what_is_refused() -> None:
         sg.ScalePool("max", grid=sg.se2(4))
     with pytest.raises(ValueError, match="ScalePyramid needs a grid with dilations"):
         sg.ScalePyramid(layers(plain), grid=plain)
-    with pytest.raises(ValueError, match="takes a grid of the plane whose last axis are dilations"):
-        sg.ScalePyramid(layers(plain), grid=sg.scale1(3, 2.0))
+    mixed = sg.Grid(2, tuple(reversed(sg.sim2(2, 3, 2.0).axes)))
+    with pytest.raises(ValueError, match="takes a grid whose last axis are dilations"):
+        sg.ScalePyramid(layers(plain), grid=mixed)
     with pytest.raises(ValueError, match="margin=2 leaves none of 3 scales; take 1 at most"):
         sg.ScalePool("max", grid=grid, margin=2)
     with pytest.raises(ValueError, match="reduce must be one of max, mean, peak, none; got 'sum'"):
@@ -172,6 +196,8 @@ def test_what_is_refused() -> None:
         sg.ScalePyramid(layers(plain), grid=grid, space="sum")
     with pytest.raises(ValueError, match=r"takes \(b, c, y, x\), got 3 axes"):
         sg.ScalePyramid(layers(plain), grid=grid)(torch.zeros(1, 32, 32))
+    with pytest.raises(ValueError, match=r"takes \(b, c, x\), got 4 axes"):
+        sg.ScalePyramid(layers(sg.translation1()), grid=sg.scale1(3, 2.0))(torch.zeros(1, 1, 32, 32))
 
 
 def test_a_window_without_room_for_the_smallest_scale_is_refused() -> None:

@@ -147,7 +147,8 @@ class Pyramid(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """`(b, c, y, x)` → `(b, c', h, 1, 1)`."""
-        return side_by_side([self.layers(shrink(images, scale, self.padding)) for scale in self.scales], self.space)
+        levels = [self.layers(shrink(images, scale, self.padding)) for scale in self.scales]
+        return side_by_side(levels, self.space, images.ndim - 2)
 
 
 class Scales(nn.Module):

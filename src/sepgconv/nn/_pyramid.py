@@ -5,15 +5,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from sepgconv.grids import Grid
-from sepgconv.nn._check import floating, whole
+from sepgconv.nn._check import AXES, floating, whole
 from sepgconv.nn._scale_pool import dilations
 
 
 class ScalePyramid(nn.Module):
-    """Runs layers on an image at every scale of a grid: R²⋊R⁺, each scale on pixels of its own.
+    """Runs layers on an image at every scale of a grid: R^d⋊R⁺, each scale on pixels of its own.
 
-    Σ_x̃ f(x̃)·k(s⁻¹(x̃ − x))/s² is, at every s-th pixel, a convolution of the image shrunk by s with k as it is. That
-    costs s² times less than a window wide enough for s, and the kernel has as many taps at every scale. Scales do not
+    Σ_x̃ f(x̃)·k(s⁻¹(x̃ − x))/s^d is, at every s-th pixel, a convolution of the image shrunk by s with k as it is. That
+    costs s^d times less than a window wide enough for s, and the kernel has as many taps at every scale. Scales do not
     mix before they are projected. Norms take their statistics over all scales together, or else they would undo the
     difference between them.
 
@@ -22,14 +22,15 @@ class ScalePyramid(nn.Module):
 
     Args:
         layers: from images `(b, c, y, x)` of any size to features `(b, c', r, y, x)` on a grid without dilations, or to
-            images; applied one after the other to all scales.
+            images; applied one after the other to all scales. Signals and volumes likewise.
         grid: whose dilations are taken, `scale2` or the like; the largest shrinks the image most.
         padding: pixels that are added around the image at every scale, for layers that do not pad by themselves.
         finest: the first scale: 0.5 begins with an image enlarged by two.
         space: `max` or `mean`, how features of a scale are projected over space.
 
     Shapes:
-        `(b, c, y, x)` → `(b, c', h, 1, 1)`; h runs over the elements of the layers and, fastest, over the scales.
+        `(b, c, y, x)` → `(b, c', h, 1, 1)`; h runs over the elements of the layers and, fastest, over the scales. Signals
+        and volumes have one or three axes of space.
     """
 
     def __init__(
@@ -37,8 +38,8 @@ class ScalePyramid(nn.Module):
     ) -> None:
         super().__init__()
         self.layers, self.grid, self.padding = layers, grid, whole("padding", padding, 0)
-        if dilations(grid, self) != len(grid.axes) - 1 or grid.space != 2:
-            raise ValueError(f"ScalePyramid takes a grid of the plane whose last axis are dilations, got {grid}")
+        if dilations(grid, self) != len(grid.axes) - 1:
+            raise ValueError(f"ScalePyramid takes a grid whose last axis are dilations, got {grid}")
         if not finest > 0:
             raise ValueError(f"finest must be positive, got {finest!r}")
         if space not in ("max", "mean"):
@@ -53,12 +54,13 @@ class ScalePyramid(nn.Module):
         axis = self.grid.axes[dilations(self.grid, self)]
         return [self.finest * scale for scale in axis.group.matrix(axis.elements)[:, 0, 0].tolist()]
 
-    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k h 1 1"]:
+    def forward(self, images: Float[Tensor, "b c *space"]) -> Float[Tensor, "b k h *ones"]:
         """The layers' features at all scales."""
         floating(images, self)
-        if images.ndim != 4:
-            raise ValueError(f"ScalePyramid takes (b, c, y, x), got {images.ndim} axes: {tuple(images.shape)}")
-        least = min(images.shape[-2:])
+        if images.ndim != 2 + self.grid.space:
+            axes = AXES[self.grid.space]
+            raise ValueError(f"ScalePyramid takes (b, c, {axes}), got {images.ndim} axes: {tuple(images.shape)}")
+        least = min(images.shape[2:])
         if least / self.scales[-1] < 2:
             raise ValueError(
                 f"max_scale={self.scales[-1]:g} leaves {least / self.scales[-1]:.2g} pixels of images of {least}; "
@@ -67,26 +69,30 @@ class ScalePyramid(nn.Module):
         levels = [shrink(images, scale, self.padding) for scale in self.scales]
         for layer in self.layers:
             if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-                levels = _together(layer, levels)
+                levels = _together(layer, levels, self.grid.space)
             else:
                 levels = [layer(level) for level in levels]
-        return side_by_side(levels, self.space)
+        return side_by_side(levels, self.space, self.grid.space)
 
     def extra_repr(self) -> str:
         """Scales and padding."""
         return f"scales={[round(s, 2) for s in self.scales]}, padding={self.padding}, space={self.space!r}"
 
 
-def side_by_side(levels: list[Tensor], space: str) -> Float[Tensor, "b k h 1 1"]:
-    """Features of all scales, each projected over space by `max` or `mean`."""
-    found = [level.amax((-2, -1)) if space == "max" else level.mean((-2, -1)) for level in levels]
-    return torch.stack(found, -1).flatten(2)[..., None, None]
+def side_by_side(levels: list[Tensor], reduce: str, space: int) -> Float[Tensor, "b k h *ones"]:
+    """Features of all scales, each projected over its axes of space by `max` or `mean`."""
+    dims = tuple(range(-space, 0))
+    found = [level.amax(dims) if reduce == "max" else level.mean(dims) for level in levels]
+    scales = torch.stack(found, -1).flatten(2)
+    return scales.reshape(*scales.shape, *[1] * space)
 
 
-def shrink(images: Float[Tensor, "b c y x"], scale: float, padding: int = 0) -> Float[Tensor, "b c v u"]:
+def shrink(images: Float[Tensor, "b c *space"], scale: float, padding: int = 0) -> Float[Tensor, "b c *smaller"]:
     """Images smaller by a factor about their centre, averaged over what a pixel covers, with a border that goes on."""
-    rows, columns = (shrinking(n, scale, padding).to(images) for n in images.shape[-2:])
-    return rows @ images @ columns.mT
+    for axis in range(2, images.ndim):
+        matrix = shrinking(images.shape[axis], scale, padding).to(images)
+        images = (images.movedim(axis, -1) @ matrix.mT).movedim(-1, axis)
+    return images
 
 
 def shrinking(n: int, scale: float, padding: int = 0) -> Float[Tensor, "m n"]:
@@ -109,8 +115,8 @@ def shrinking(n: int, scale: float, padding: int = 0) -> Float[Tensor, "m n"]:
     return matrix.scatter_add_(1, taps.long().clamp(0, n - 1), weights / weights.sum(1, keepdim=True))
 
 
-def _together(norm: nn.Module, levels: list[Tensor]) -> list[Tensor]:
-    """A norm with the statistics of all levels."""
-    flat = [level.flatten(-2).unsqueeze(-2) for level in levels]
+def _together(norm: nn.Module, levels: list[Tensor], space: int) -> list[Tensor]:
+    """A norm with the statistics of all levels, whose axes of space become one."""
+    flat = [level.reshape(*level.shape[:-space], *[1] * (space - 1), -1) for level in levels]
     parts = norm(torch.cat(flat, -1)).split([level.shape[-1] for level in flat], -1)
     return [part.reshape(level.shape) for part, level in zip(parts, levels, strict=True)]

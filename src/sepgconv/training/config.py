@@ -76,6 +76,7 @@ class NetworkConfig:
         kernel_size: width of the kernels in pixels; by default the architecture's own.
         recompute: whether to compute activations again in the backward pass instead of keeping them.
         antialias: whether features are low-passed where they are subsampled, as `models.resnet` says.
+        finest: the first scale of a pyramid of images, for architectures that have one; 1 by default.
     """
 
     name: str = "resnet"
@@ -89,6 +90,7 @@ class NetworkConfig:
     kernel_size: int | None = None
     recompute: bool = False
     antialias: bool = False
+    finest: float | None = None
 
     def build(self, grid: Grid) -> nn.Module:
         """The network on a grid."""
@@ -103,10 +105,15 @@ class NetworkConfig:
             "antialias": self.antialias,
         }
         # Only some architectures depend on the size of the images.
-        if "image_size" in inspect.signature(getattr(models, self.name, object)).parameters:
+        known = inspect.signature(getattr(models, self.name, object)).parameters
+        if "image_size" in known:
             settings["image_size"] = self.image_size
-        if self.kernel_size is not None:
-            settings["kernel_size"] = self.kernel_size
+        for name in ("kernel_size", "finest"):
+            if (value := getattr(self, name)) is None:
+                continue
+            if name not in known and known:
+                raise ValueError(f"{name}={value!r}: models.{self.name} has no {name}")
+            settings[name] = value
         return models.create(self.name, grid, **settings)
 
 
