@@ -103,7 +103,7 @@ def symmetric_sampling(layer: nn.Module, sizes: tuple[int, ...], kernel: int, st
     warnings.warn(
         f"{described(layer)} loses equivariance on an input of size {size}: stride {stride} "
         f"with a window of {kernel} and padding {padding} samples it off centre. Crop, pad or resize so that this "
-        f"layer sees {fits} (or use stride 1).",
+        f"layer sees {fits}, or use stride 1; sg.strided and SpatialPool.fitting make layers that fit a size.",
         EquivarianceWarning,
         stacklevel=3,
     )
