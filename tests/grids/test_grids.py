@@ -35,6 +35,11 @@ def test_size_and_repr(make) -> None:
     assert "Grid" in repr(grid)
 
 
+def test_a_grid_with_mirrors_is_told_from_one_without() -> None:
+    assert repr(sg.se2(4)) == "Grid(space=2, rotations=4 (random))"
+    assert repr(sg.e2(4, sampling="fixed")) == "Grid(space=2, rotations=4 (fixed, 8 elements))"
+
+
 def test_random_grid_covers_rotations_uniformly() -> None:
     """Kolmogorov–Smirnov distance of all angles of many draws from the uniform law on the circle."""
     grid = sg.se2(5)

@@ -138,8 +138,10 @@ class Grid(nn.Module):
         self._sample(tuple(replace(axis, count=counts.get(axis.keyword, axis.count)) for axis in self.axes))
 
     def extra_repr(self) -> str:
-        """Counts and sampling of every axis."""
-        axes = [f"{axis.keyword}={axis.count} ({axis.sampling})" for axis in self.axes]
+        """Counts and sampling of every axis, and its elements where they are more."""
+        more = [f", {axis.size} elements" if axis.size != axis.count else "" for axis in self.axes]
+        pairs = zip(self.axes, more, strict=True)
+        axes = [f"{axis.keyword}={axis.count} ({axis.sampling}{extra})" for axis, extra in pairs]
         return ", ".join([f"space={self.space}", *axes])
 
 
