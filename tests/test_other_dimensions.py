@@ -87,7 +87,10 @@ def test_digits_as_volumes_in_all_orientations() -> None:
 
 
 def test_signals_at_other_time_scales() -> None:
-    """Chirps and pulses at one scale teach scale1 more about stretched ones than they teach a plain network."""
+    """What chirps and pulses at one scale teach a pyramid it knows of stretched ones; a plain network forgets it there.
+
+    Limits of three standard errors of 300 and 600 signals, about a rate of half a percent.
+    """
     data = load("signals")
     sets = [
         ((s.images[:n].float() - 128) / 40, s.labels[:n])
@@ -95,19 +98,16 @@ def test_signals_at_other_time_scales() -> None:
     ]
     (images, labels), (held, truth), (stretched, theirs) = sets
     found = {}
-    for name, grid, factorisation in (
-        ("scale1", sg.scale1(7, 4.0), "separable"),
-        ("plain", sg.translation1(), "nonseparable"),
-    ):
+    for name, grid in (("scale1", sg.scale1(11, 32.0)), ("plain", sg.translation1())):
         torch.manual_seed(0)
-        net = sg.models.resnet(
-            grid, 1, 6, width=0.25, kernel_size=15, image_size=128, kernel=SMALL, factorisation=factorisation
-        )
-        train(net, images, labels, 2)
+        net = sg.models.shallow(grid, 1, 6, kernel_size=7, finest=0.25, kernel=SMALL)
+        train(net, images, labels, 5)
         found[name] = error(net, held, truth), error(net, stretched, theirs)
     print(found)
+    unit = 100 * (0.005 * 0.995 * (1 / 300 + 1 / 600)) ** 0.5
     assert found["scale1"][0] < 5
-    assert found["scale1"][1] < found["plain"][1] - 5
+    assert abs(found["scale1"][1] - found["scale1"][0]) < 3 * unit
+    assert found["plain"][1] > found["plain"][0] + 3 * unit
 
 
 def test_data_of_other_dimensions() -> None:
