@@ -29,8 +29,8 @@ class ScalePyramid(nn.Module):
         space: `max` or `mean`, how features of a scale are projected over space.
 
     Shapes:
-        `(b, c, y, x)` → `(b, c', h, 1, 1)`; h runs over the elements of the layers and, fastest, over the scales. Signals
-        and volumes have one or three axes of space.
+        `(b, c, y, x)` → `(b, c', h, 1, 1)`; h runs over the elements of the layers and, fastest, over the scales.
+        Signals and volumes have one or three axes of space.
     """
 
     def __init__(
