@@ -10,7 +10,10 @@ from torch.nn import functional as F
 from sepgconv.execution.native import _library
 from sepgconv.execution.native._guard import applies, in_transform
 from sepgconv.execution.native._operators import NO_MEMORY, OPERATORS, register
+from sepgconv.execution.pieces import Made
 
+RECIPE = "_sepgconv_recipe"
+"""The attribute of a result that says how it was made."""
 Running = tuple[Tensor | None, Tensor | None]
 """Running mean and variance."""
 
@@ -58,6 +61,7 @@ def batch_norm(
     flat = rows.reshape(-1, rows.shape[-1])
     more = None if addend is None else rearrange(addend, "b c h ... -> (b ... h) c")
     native = applies(flat, weight, bias, more) if native is None else native
+    again = None
     if not native or (not torch.compiler.is_compiling() and len(flat) < 2):
         found = _plain(flat, weight, bias, running, momentum, eps, batch)
         found = F.relu(found) if relu or more is not None else found
@@ -70,7 +74,34 @@ def batch_norm(
             _follow(running, mean, variance, len(flat), momentum)
         given = (flat, weight, bias, mean, variance, more, eps, relu, not batch, own)
         found = torch.ops.sepgconv.norm_result.default(*given)
-    return rearrange(found.reshape(rows.shape), "b ... h c -> b c h ...")
+        again = (flat, weight, bias, mean, variance, eps, relu, not batch)
+    result = rearrange(found.reshape(rows.shape), "b ... h c -> b c h ...")
+    if own and more is None and again is not None:
+        # Read by one operation, which may make it again; whatever else is done with it makes another tensor.
+        setattr(result, RECIPE, again)
+    return result
+
+
+def recipe(features: Tensor, shape: torch.Size) -> Made | None:
+    """How features `(b, c, h, …)` were made that are an `own` result of a norm, as rows of a shape; None for others."""
+    found = getattr(features, RECIPE, None)
+    if found is None:
+        return None
+    flat, *tensors, eps, relu, fixed = found
+    each = len(flat) // shape[0]  # rows of an image
+
+    def some(flat: Tensor, *given) -> Tensor:
+        *rest, part = given
+        piece = flat.detach()[part.start * each : part.stop * each]
+        again = torch.ops.sepgconv.norm_result.default(piece, *rest, None, eps, relu, fixed, False)
+        return again.reshape(-1, *shape[1:])
+
+    def whole(flat: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor) -> Tensor:
+        running = (mean.to(flat), variance.to(flat)) if fixed else (None, None)
+        again = _plain(flat, weight, bias, running, 0.0, eps, not fixed)
+        return (F.relu(again) if relu else again).reshape(shape)
+
+    return Made((flat, *tensors), some, whole)
 
 
 def _plain(
