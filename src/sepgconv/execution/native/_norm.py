@@ -77,18 +77,18 @@ def batch_norm(
         found = torch.ops.sepgconv.norm_result.default(*given)
         again = (flat, weight, bias, mean, variance, eps, relu, not batch)
     result = rearrange(found.reshape(rows.shape), "b ... h c -> b c h ...")
-    if own and more is None and again is not None:
-        # Read by one operation, which may make it again; whatever else is done with it makes another tensor.
-        setattr(result, RECIPE, again)
+    if own and more is None and again is not None and torch.is_grad_enabled():
+        # Read by one operation, which may make it again; whatever else is done with it makes another tensor or version.
+        setattr(result, RECIPE, (result._version, *again))
     return result
 
 
 def recipe(features: Tensor, shape: torch.Size) -> Made | None:
     """How features `(b, c, h, …)` were made that are an `own` result of a norm, as rows of a shape; None for others."""
     found = getattr(features, RECIPE, None)
-    if found is None:
+    if found is None or found[0] != features._version:
         return None
-    flat, *tensors, eps, relu, fixed = found
+    _, flat, *tensors, eps, relu, fixed = found
     each = len(flat) // shape[0]  # rows of an image
 
     def some(flat: Tensor, *given) -> Tensor:
