@@ -2,9 +2,21 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+
+class Made(NamedTuple):
+    """How rows were made of other tensors, for a reader that makes them again instead of keeping them.
+
+    `some(*given, part)` makes part of the rows, `whole(*given)` all of them with their history.
+    """
+
+    given: tuple[Tensor | None, ...]
+    some: Callable[..., Tensor]
+    whole: Callable[..., Tensor]
 
 
 def in_pieces(
@@ -15,26 +27,39 @@ def in_pieces(
     bias: Tensor | None = None,
     *,
     own: bool = False,
+    again: Callable[..., Tensor] | None = None,
+    made: Made | None = None,
 ) -> Tensor:
     """`run(x, *weights, bias=bias)` for some images at a time, keeping nothing but x: backward runs each piece again.
 
     With `own`, the gradient that comes back belongs to this operation alone: x's gradient is written over it, if it has
-    its shape.
+    its shape. Backward runs `again`, if it is given: nobody reads its result, only its gradients count. If it is known
+    how x was `made`, it is not kept either.
     """
     ends = [len(x) * piece // pieces for piece in range(pieces + 1)]
-    return _Pieces.apply(run, [slice(*pair) for pair in pairwise(ends)], own, x, bias, *weights)
+    made = made or Made((x,), lambda x, part: x[part], lambda x: x)
+    spans = [slice(*pair) for pair in pairwise(ends)]
+    return _Pieces.apply((run, again or run), spans, own, made, x, bias, *weights)
 
 
 class _Pieces(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, run: Callable[..., Tensor], parts: list[slice], own: bool, x: Tensor, bias: Tensor | None, *weights: Tensor
+        ctx,
+        runs: tuple[Callable[..., Tensor], Callable[..., Tensor]],
+        spans: list[slice],
+        own: bool,
+        made: Made,
+        x: Tensor,
+        bias: Tensor | None,
+        *weights: Tensor,
     ) -> Tensor:
-        ctx.run, ctx.parts, ctx.own = run, parts, own
-        ctx.save_for_backward(x, bias, *weights)
+        ctx.runs, ctx.spans, ctx.own, ctx.layout = runs, spans, own, (x.shape, x.stride())
+        ctx.some, ctx.whole, ctx.count = made.some, made.whole, len(made.given)
+        ctx.save_for_backward(*made.given, bias, *weights)
         result: Tensor | None = None
-        for span in parts:
-            piece = run(x[span], *weights, bias=bias)
+        for span in spans:
+            piece = runs[0](x[span], *weights, bias=bias)
             result = piece.new_empty(len(x), *piece.shape[1:]) if result is None else result
             result[span] = piece
         assert result is not None
@@ -42,33 +67,34 @@ class _Pieces(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        saved, grad, needed = ctx.saved_tensors, grads[0], ctx.needs_input_grad[3:]
+        saved, grad, needed = ctx.saved_tensors, grads[0], ctx.needs_input_grad[4:]
+        given, rest = saved[: ctx.count], saved[ctx.count :]
 
         def gradients(x: Tensor, slope: Tensor, **options: bool) -> list[Tensor]:
             """Of one piece, for everything that needs one."""
-            leaves = [x, *saved[1:]]
+            leaves = [x, *rest]
             if not options.get("create_graph"):
                 leaves = [
                     None if t is None else t.detach().requires_grad_(n) for t, n in zip(leaves, needed, strict=True)
                 ]
             first, bias, *weights = leaves
             with torch.enable_grad():
-                piece = ctx.run(first, *weights, bias=bias)
+                piece = ctx.runs[not options.get("create_graph")](first, *weights, bias=bias)
             wanted = [leaf for leaf, need in zip(leaves, needed, strict=True) if leaf is not None and need]
             return list(torch.autograd.grad(piece, wanted, slope, **options))
 
         if torch.is_grad_enabled():  # a second derivative
-            found = iter(gradients(saved[0], grad, create_graph=True))
-            return None, None, None, *(next(found) if need else None for need in needed)
+            found = iter(gradients(ctx.whole(*given), grad, create_graph=True))
+            return None, None, None, None, *(next(found) if need else None for need in needed)
         dx = None
         if needed[0]:
-            over = ctx.own and (grad.shape, grad.stride()) == (saved[0].shape, saved[0].stride())
-            dx = grad if over else torch.empty_like(saved[0])
+            over = ctx.own and (grad.shape, grad.stride()) == ctx.layout
+            dx = grad if over else torch.empty_strided(*ctx.layout, dtype=grad.dtype, device=grad.device)
         sums: list[Tensor] = []
-        for span in ctx.parts:
-            found = gradients(saved[0][span], grad[span])
+        for span in ctx.spans:
+            found = gradients(ctx.some(*given, span), grad[span])
             if dx is not None:
                 dx[span] = found.pop(0)
             sums = [a.add_(b) for a, b in zip(sums, found, strict=True)] if sums else found
-        rest = iter(sums)
-        return None, None, None, dx, *(next(rest) if need else None for need in needed[1:])
+        left = iter(sums)
+        return None, None, None, None, dx, *(next(left) if need else None for need in needed[1:])

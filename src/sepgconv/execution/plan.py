@@ -13,7 +13,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from sepgconv.execution.native import ORDINARY, followed, in_transform
+from sepgconv.execution.native import ORDINARY, followed, in_transform, recipe
 from sepgconv.execution.pieces import in_pieces
 from sepgconv.execution.sizes import Contraction, Sizes
 from sepgconv.execution.ways import WAYS, Fourier, Space, Way
@@ -187,7 +187,9 @@ class Plan:
             if pieces == 1:
                 results.append(run(rows, *tensors, bias=shift))
             else:
-                results.append(in_pieces(run, pieces, rows, tensors, shift, own=own))
+                again = run if relu or addend is not None else partial(run, unread=True)
+                made = None if saving else recipe(features, rows.shape)
+                results.append(in_pieces(run, pieces, rows, tensors, shift, own=own, again=again, made=made))
         rows = results[0] if last else torch.cat(results, dim=-1)
         rows = rows.reshape(*rows.shape[: rows.ndim - len(self.sizes.target) - 1], self.outputs, rows.shape[-1])
         result = rearrange(rows, "b ... h c -> b c h ...")
@@ -202,13 +204,15 @@ class Plan:
         bias: Tensor | None = None,
         relu: bool = False,
         addend: Tensor | None = None,
+        unread: bool = False,
     ) -> Tensor:
-        """`b … h… i -> b … o… j`; the addend is `b … h j`."""
+        """`b … h… i -> b … o… j`; the addend is `b … h j`. An `unread` result is for its gradients alone."""
         state, rest = rows.unsqueeze(-1), tensors  # b … h… i j
         for step, count in zip(self.steps, counts, strict=True):
             weights, rest = rest[:count], rest[count:]
             if isinstance(step, Space):  # the last one
-                return step.apply(state, weights, bias, native=native, relu=relu, addend=addend).squeeze(-2)
+                after = {"relu": relu, "addend": addend, "unread": unread}
+                return step.apply(state, weights, bias, native=native, **after).squeeze(-2)
             state = step.apply(state, weights, native=native)
         state = state.squeeze(-2)
         return followed(state, bias, relu=relu, addend=None if addend is None else addend.reshape(state.shape))
@@ -219,6 +223,8 @@ class Plan:
             return 1
         image = math.prod(rows.shape[1:]) * rows.element_size()
         between = image * len(rows) * max(self.sizes.channels[1] / self.sizes.channels[0], 1) * (len(self.steps) - 1)
+        if not any(isinstance(step, Space) for step in self.steps):
+            limit //= 2  # sums over the subgroup alone are soon taken again
         if between <= limit or in_transform():
             return 1
         return max(len(rows) // math.ceil(PIECE / image), 1)

@@ -118,12 +118,10 @@ class _Conv(nn.Module):
         if now is None:
             self._kept = None
             return self._sample(plan, scale)
-        now.facts.append(plan)
-        if scale is not None:
-            now.tensors.append(scale)
+        now.append(plan)
         kept = self._kept  # read once: other threads may put another in its place
-        if kept is None or not kept.holds(now):
-            kept = self._kept = Kept(now, self._sample(plan, scale))
+        if kept is None or not kept.holds(now, scale):
+            kept = self._kept = Kept(now, scale, self._sample(plan, scale))
         return kept.weights
 
     def _sample(self, plan: Plan, scale: Tensor | None) -> Weights:

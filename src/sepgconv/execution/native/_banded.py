@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from sepgconv.execution.native import _library
 from sepgconv.execution.native._guard import applies
-from sepgconv.execution.native._operators import NO_MEMORY, OPERATORS, register
+from sepgconv.execution.native._operators import NO_MEMORY, OPERATORS, product_gradients, register
 
 
 class _Band(ctypes.Structure):
@@ -29,15 +29,21 @@ def banded_product(x: Tensor, weight: Tensor, *, native: bool | None = None) -> 
     Shapes:
         x `(…, n, i)`, weight `(2m + 1, i, j)` → `(…, n, j)`
     """
-    flat = x.reshape(-1, *x.shape[-2:])
     native = applies(x, weight) if native is None else native
-    result = (torch.ops.sepgconv.banded_product.default if native else _plain)(flat, weight)
+    if native:
+        result = torch.ops.sepgconv.banded_product.default(x.reshape(-1, *x.shape[-2:]), weight)
+    else:
+        result = _plain(x.reshape(len(x), -1, *x.shape[-2:]), weight)
     return result.reshape(*x.shape[:-1], weight.shape[2])
 
 
-def _plain(flat: Tensor, weight: Tensor) -> Tensor:
-    """With stock operations: a convolution along the elements."""
-    return F.conv1d(flat.mT, weight.permute(2, 1, 0), padding=len(weight) // 2).mT
+def _plain(rows: Tensor, weight: Tensor) -> Tensor:
+    """With stock operations: a convolution along the elements of rows `(b, r, n, i)`, which are channels-last images.
+
+    As images they take two thirds of the time of the same convolution in one dimension, and no copy.
+    """
+    kernel = weight.permute(2, 1, 0).unsqueeze(2)
+    return F.conv2d(rows.movedim(-1, 1), kernel, padding=(0, len(weight) // 2)).movedim(1, -1)
 
 
 def _result(flat: Tensor, weight: Tensor) -> Tensor:
@@ -66,27 +72,18 @@ def _forward(flat: Tensor, weight: Tensor) -> Tensor:
 
 def _backward(grad: Tensor, flat: Tensor, weight: Tensor, needs_x: bool, needs_weight: bool) -> tuple[Tensor, Tensor]:
     kernels, grad, flat = _library.FOUND or _library.needed(), grad.contiguous(), flat.contiguous()
-    dx, dw = _gradients(grad, flat, weight, needs_x, needs_weight)
+    dx, dw = product_gradients(grad, flat, weight, needs_x, needs_weight)
     places = (dx.data_ptr() if needs_x else None, dw.data_ptr() if needs_weight else None)
     if kernels.sepgconv_banded_gradients(ctypes.byref(_call(flat, weight, grad, places)), torch.get_num_threads()):
         raise MemoryError(NO_MEMORY)
     return dx, dw
 
 
-def _gradients(grad: Tensor, flat: Tensor, weight: Tensor, needs_x: bool, needs_weight: bool) -> tuple[Tensor, Tensor]:
-    """Memory for the gradients; nothing for one that is not needed."""
-    return flat.new_empty(flat.shape if needs_x else (0,)), weight.new_empty(weight.shape if needs_weight else (0,))
-
-
-def _keep(ctx, inputs: tuple, output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
 def _differentiate(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
     (flat, weight), needed = ctx.saved_tensors, ctx.needs_input_grad
     if torch.is_grad_enabled():  # a second derivative
         inputs = [t for t, need in zip((flat, weight), needed, strict=True) if need]
-        found = iter(torch.autograd.grad(_plain(flat, weight), inputs, grad, create_graph=True))
+        found = iter(torch.autograd.grad(_plain(flat[None], weight)[0], inputs, grad, create_graph=True))
         dx, dw = (next(found) if need else None for need in needed)
         return dx, dw
     dx, dw = torch.ops.sepgconv.banded_backward.default(grad, flat, weight, *needed)
@@ -97,5 +94,5 @@ OPERATORS.define("banded_product(Tensor flat, Tensor weight) -> Tensor")
 OPERATORS.define(
     "banded_backward(Tensor grad, Tensor flat, Tensor weight, bool needs_x, bool needs_weight) -> (Tensor, Tensor)"
 )
-register("banded_product", _forward, _result, _differentiate, _keep)
-register("banded_backward", _backward, _gradients)
+register("banded_product", _forward, _result, _differentiate)
+register("banded_backward", _backward, product_gradients)

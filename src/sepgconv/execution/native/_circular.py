@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sepgconv.execution.native import _library
 from sepgconv.execution.native._guard import applies
-from sepgconv.execution.native._operators import NO_MEMORY, OPERATORS, register
+from sepgconv.execution.native._operators import NO_MEMORY, OPERATORS, product_gradients, register
 
 POINTS = (4, 8, 12, 16, 24, 32)
 """On a circle, for which there is a kernel."""
@@ -96,20 +96,11 @@ def _forward(flat: Tensor, weight: Tensor, basis: Tensor) -> Tensor:
 
 def _backward(grad: Tensor, flat: Tensor, weight: Tensor, needs_x: bool, needs_weight: bool) -> tuple[Tensor, Tensor]:
     kernels, grad, flat = _library.FOUND or _library.needed(), grad.contiguous(), flat.contiguous()
-    dx, dw = _gradients(grad, flat, weight, needs_x, needs_weight)
+    dx, dw = product_gradients(grad, flat, weight, needs_x, needs_weight)
     places = (dx.data_ptr() if needs_x else None, dw.data_ptr() if needs_weight else None)
     if kernels.sepgconv_circular_gradients(ctypes.byref(_call(flat, weight, grad, places)), torch.get_num_threads()):
         raise MemoryError(NO_MEMORY)
     return dx, dw
-
-
-def _gradients(grad: Tensor, flat: Tensor, weight: Tensor, needs_x: bool, needs_weight: bool) -> tuple[Tensor, Tensor]:
-    """Memory for the gradients; nothing for one that is not needed."""
-    return flat.new_empty(flat.shape if needs_x else (0,)), weight.new_empty(weight.shape if needs_weight else (0,))
-
-
-def _keep(ctx, inputs: tuple, output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
 
 
 def _differentiate(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -128,5 +119,5 @@ OPERATORS.define("circular_product(Tensor flat, Tensor weight, Tensor basis) -> 
 OPERATORS.define(
     "circular_backward(Tensor grad, Tensor flat, Tensor weight, bool needs_x, bool needs_weight) -> (Tensor, Tensor)"
 )
-register("circular_product", _forward, _result, _differentiate, _keep)
-register("circular_backward", _backward, _gradients)
+register("circular_product", _forward, _result, _differentiate)
+register("circular_backward", _backward, product_gradients)

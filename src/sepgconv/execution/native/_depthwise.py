@@ -37,10 +37,11 @@ def depthwise(
     relu: bool = False,
     addend: Tensor | None = None,
     native: bool | None = None,
+    unread: bool = False,
 ) -> Tensor:
     """A convolution of each channel with its own kernel, and what follows it: bias, ReLU, an addend and another ReLU.
 
-    `native` is what `applies` says, if it was asked.
+    `native` is what `applies` says, if it was asked. An `unread` result may hold anything: only its gradients count.
 
     Shapes:
         x `(b, c, y, x)`, channels-last; weight `(c, 1, k, l)`; bias `(c)`; addend like the result
@@ -49,9 +50,9 @@ def depthwise(
         shift = None if bias is None else bias[:, None, None]
         return followed(_plain(x, weight, stride, padding), shift, relu=relu, addend=addend)
     if torch.is_grad_enabled() and not (bias is addend is None and not relu):
-        result = torch.ops.sepgconv.depthwise.default(x, weight, None, None, stride, *padding, False)
+        result = torch.ops.sepgconv.depthwise.default(x, weight, None, None, stride, *padding, False, unread)
         return followed(result, None if bias is None else bias[:, None, None], relu=relu, addend=addend)
-    return torch.ops.sepgconv.depthwise.default(x, weight, bias, addend, stride, *padding, relu)
+    return torch.ops.sepgconv.depthwise.default(x, weight, bias, addend, stride, *padding, relu, unread)
 
 
 def followed(result: Tensor, bias: Tensor | None, *, relu: bool, addend: Tensor | None) -> Tensor:
@@ -131,6 +132,7 @@ def _forward(
     pad_y: int,
     pad_x: int,
     relu: bool,
+    unread: bool = False,
 ) -> Tensor:
     kernels = _library.FOUND or _library.needed()
     x = x if x.is_contiguous(memory_format=torch.channels_last) else _rows(x)
@@ -147,7 +149,7 @@ def _forward(
             raise ValueError(f"sepgconv::depthwise: an addend {tuple(addend.shape)} for {tuple(result.shape)}")
         addend = addend if addend.is_contiguous(memory_format=torch.channels_last) else _rows(addend)
         call.addend = addend.data_ptr()
-    if kernels.sepgconv_depthwise(ctypes.byref(call), torch.get_num_threads()):
+    if not unread and kernels.sepgconv_depthwise(ctypes.byref(call), torch.get_num_threads()):
         raise MemoryError(NO_MEMORY)
     return result
 
@@ -175,7 +177,7 @@ def _gradients(
 
 
 def _keep(ctx, inputs: tuple, output: Tensor) -> None:
-    x, weight, bias, addend, *ctx.sizes, relu = inputs
+    x, weight, bias, addend, *ctx.sizes, relu, _ = inputs
     if relu or bias is not None or addend is not None:
         raise RuntimeError("sepgconv::depthwise has gradients for the convolution alone, without what follows it")
     ctx.save_for_backward(x, weight)
@@ -189,12 +191,12 @@ def _differentiate(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         dx, dw, _ = torch.ops.aten.convolution_backward(grad, x, weight, *rest)
     else:
         dx, dw = torch.ops.sepgconv.depthwise_backward.default(grad, x, weight, stride, *padding, *needed)
-    return dx if needed[0] else None, dw if needed[1] else None, *[None] * 6
+    return dx if needed[0] else None, dw if needed[1] else None, *[None] * 7
 
 
 OPERATORS.define(
-    "depthwise(Tensor x, Tensor weight, Tensor? bias, Tensor? addend, int stride, int pad_y, int pad_x, bool relu) "
-    "-> Tensor"
+    "depthwise(Tensor x, Tensor weight, Tensor? bias, Tensor? addend, int stride, int pad_y, int pad_x, bool relu, "
+    "bool unread=False) -> Tensor"
 )
 OPERATORS.define(
     "depthwise_backward(Tensor grad, Tensor x, Tensor weight, int stride, int pad_y, int pad_x, bool needs_x, "

@@ -10,7 +10,11 @@ from torch.nn import functional as F
 from sepgconv.execution.native import _library
 from sepgconv.execution.native._guard import applies, in_transform
 from sepgconv.execution.native._operators import NO_MEMORY, OPERATORS, register
+from sepgconv.execution.native._plain_norm import plain_norm
+from sepgconv.execution.pieces import Made
 
+RECIPE = "_sepgconv_recipe"
+"""The attribute of a result that says how it was made."""
 Running = tuple[Tensor | None, Tensor | None]
 """Running mean and variance."""
 
@@ -58,6 +62,7 @@ def batch_norm(
     flat = rows.reshape(-1, rows.shape[-1])
     more = None if addend is None else rearrange(addend, "b c h ... -> (b ... h) c")
     native = applies(flat, weight, bias, more) if native is None else native
+    again = None
     if not native or (not torch.compiler.is_compiling() and len(flat) < 2):
         found = _plain(flat, weight, bias, running, momentum, eps, batch)
         found = F.relu(found) if relu or more is not None else found
@@ -70,32 +75,46 @@ def batch_norm(
             _follow(running, mean, variance, len(flat), momentum)
         given = (flat, weight, bias, mean, variance, more, eps, relu, not batch, own)
         found = torch.ops.sepgconv.norm_result.default(*given)
-    return rearrange(found.reshape(rows.shape), "b ... h c -> b c h ...")
+        again = (flat, weight, bias, mean, variance, eps, relu, not batch)
+    result = rearrange(found.reshape(rows.shape), "b ... h c -> b c h ...")
+    if own and more is None and again is not None and torch.is_grad_enabled():
+        # Read by one operation, which may make it again; whatever else is done with it makes another tensor or version.
+        setattr(result, RECIPE, (result._version, *again))
+    return result
+
+
+def recipe(features: Tensor, shape: torch.Size) -> Made | None:
+    """How features `(b, c, h, …)` were made that are an `own` result of a norm, as rows of a shape; None for others."""
+    found = getattr(features, RECIPE, None)
+    if found is None or found[0] != features._version:
+        return None
+    _, flat, *tensors, eps, relu, fixed = found
+    each = len(flat) // shape[0]  # rows of an image
+
+    def some(flat: Tensor, *given) -> Tensor:
+        *rest, part = given
+        piece = flat.detach()[part.start * each : part.stop * each]
+        again = torch.ops.sepgconv.norm_result.default(piece, *rest, None, eps, relu, fixed, False)
+        return again.reshape(-1, *shape[1:])
+
+    def whole(flat: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor) -> Tensor:
+        running = (mean.to(flat), variance.to(flat)) if fixed else (None, None)
+        again = _plain(flat, weight, bias, running, 0.0, eps, not fixed)
+        return (F.relu(again) if relu else again).reshape(shape)
+
+    return Made((flat, *tensors), some, whole)
 
 
 def _plain(
     flat: Tensor, weight: Tensor | None, bias: Tensor | None, running: Running, momentum: float, eps: float, batch: bool
 ) -> Tensor:
-    """With stock operations. On a CPU torch's own norm sums rows one after the other in float32, which for 400,000 of
-    them is off by 1e-3; its sums and means of tensors are exact."""
+    """With stock operations: on a CPU those that are exact, else torch's own."""
     if flat.device.type != "cpu" or torch.compiler.is_compiling() or len(flat) < 2:
         return F.batch_norm(flat, *running, weight, bias, batch, momentum, eps)
-    wide = flat.to(torch.promote_types(flat.dtype, torch.float32))
-    mean, variance = running
+    found, mean, variance = plain_norm(flat, weight, bias, None if batch else running, eps)
     if batch:
-        rough = wide.detach().mean(0)
-        centred = wide - rough
-        rest = centred.mean(0)  # what rounding has left of the mean
-        variance = centred.square().mean(0) - rest.square()
-        _follow(running, rough + rest, variance, len(flat), momentum)
-        centred = centred - rest
-    else:
-        assert mean is not None
-        centred = wide - mean
-    assert variance is not None
-    scale = (variance.to(wide) + eps).rsqrt()
-    scaled = centred * (scale if weight is None else scale * weight)
-    return (scaled if bias is None else scaled + bias).to(flat.dtype)
+        _follow(running, mean, variance, len(flat), momentum)
+    return found
 
 
 @torch.no_grad()

@@ -114,8 +114,9 @@ class Space(Way):
         native: bool,
         relu: bool = False,
         addend: Tensor | None = None,
+        unread: bool = False,
     ) -> Tensor:
-        """`b … h… i j -> b … o… 1 j`, and what follows: the addend is `b … h j`."""
+        """`b … h… i j -> b … o… 1 j`, and what follows: the addend is `b … h j`. If `unread`, only gradients count."""
         rows, weight = rearrange(state, self.to_rows).contiguous(), weights[0]
         groups = rows.shape[-1] // weight.shape[-1]
         if bias is not None:
@@ -125,7 +126,7 @@ class Space(Way):
         if self.sizes.space == 2 and weight.shape[-1] == 1 and groups == len(weight):
             size, padding = self.sizes.kernel_size, (self.sizes.padding, self.sizes.padding)
             kernel, beside = weight.reshape(groups, 1, size, size), None if addend is None else addend.movedim(-1, 1)
-            after = {"relu": relu, "addend": beside, "native": native}
+            after = {"relu": relu, "addend": beside, "native": native, "unread": unread}
             result = depthwise(rows.movedim(-1, 1), kernel, self.sizes.stride, padding, bias, **after).movedim(1, -1)
         else:
             result = convolve(rows, weight, self.sizes, bias, groups, relu=relu, addend=addend)

@@ -10,7 +10,6 @@
 #include "segments.h"
 
 #define ROWS 32 /* in a task */
-#define AXIS 32
 #define WORTH (1 << 18) /* multiply-adds for which another thread is worth being woken */
 
 typedef struct {

@@ -2,7 +2,8 @@
    it has one block [a −b; b a] per pair of waves; and the gradients. On a circle with its mirror image likewise in the
    basis of the dihedral group, whose blocks have four matrices.
 
-   Loop order: blocks of rows │ transform them │ pairs of waves, panels of columns, tiles of rows │ depth │ the tile.
+   Loop order: blocks of rows │ transform them │ pairs of waves, panels of columns, tiles of rows │ depth │ the tile;
+   meanwhile the next block and the places of this one's results are fetched, which saves a quarter.
    Why: done one after the other, transforms and products write and read all features three times. A block of rows
    stays in the cache from its first transform to its last, so features are read once and written once. In a product a
    tile's sums are registers, a panel of a matrix stays in the nearest cache for all tiles. A block [a −b; b a] takes
@@ -25,7 +26,7 @@ typedef struct {
     waves w;
     int64_t unmixed;        /* pairs whose two functions do not mix */
     int64_t pairs, in, out; /* channels of x and of the result, filled up to whole panels */
-    int64_t block, parts;   /* rows in a block */
+    int64_t block, group, parts; /* rows in a block, blocks in a task of the forward pass, tasks of the backward pass */
     float *there, *back;    /* matrices and transposed ones, packed: (pair, matrix, panel, depth, PANEL) */
     float *sums;            /* (part, pair, matrix, in, out) */
 } job;
@@ -49,7 +50,7 @@ static void add_sums(const job *j, int64_t rows, int64_t wide, float *x, int les
 
 /* Rows of one transform times the packed matrices: (pair, block, group of `from`) to (pair, block, group of `to`). */
 static void products(const job *j, int64_t rows, const float *x, int64_t from, int64_t depth, const float *packed,
-                     float *y, int64_t to) {
+                     float *y, int64_t to, ahead *next) {
     const int64_t row = GROUPS * from, out = GROUPS * to, matrix = depth * to;
 #define TIMES(group, n, start, half) \
     tile(DOWN, a + group * from, row, 1, m + n * matrix, PANEL, depth, start, c + half * to, out)
@@ -58,6 +59,7 @@ static void products(const job *j, int64_t rows, const float *x, int64_t from, i
             for (int64_t r = 0; r < rows; r += DOWN) {
                 const float *a = x + (f * j->block + r) * row, *m = packed + p * depth;
                 float *c = y + (f * j->block + r) * out + p;
+                fetch(next);
                 if (f < j->unmixed) {
                     TIMES(0, 0, NULL, 0), TIMES(1, 1, NULL, 1);
                 } else if (!j->a->mirrored) {
@@ -70,7 +72,7 @@ static void products(const job *j, int64_t rows, const float *x, int64_t from, i
 }
 
 /* Adds the sums over these rows to (pair, matrix, in, out). */
-static void add_matrices(const job *j, int64_t rows, const float *x, const float *g, float *sums) {
+static void add_matrices(const job *j, int64_t rows, const float *x, const float *g, float *sums, ahead *next) {
     const int64_t size = j->in * j->out;
 #define PLUS(group, other, n) \
     tile(ACROSS, a + group * j->in, 1, GROUPS * j->in, b + other * j->out, GROUPS * j->out, rows, c + n * size, \
@@ -80,6 +82,7 @@ static void add_matrices(const job *j, int64_t rows, const float *x, const float
             for (int64_t i = 0; i < j->in; i += ACROSS) {
                 const float *a = x + f * j->block * GROUPS * j->in + i, *b = g + f * j->block * GROUPS * j->out + p;
                 float *c = sums + i * j->out + p;
+                fetch(next);
                 if (f < j->unmixed) {
                     PLUS(0, 0, 0), PLUS(1, 1, 1);
                 } else if (!j->a->mirrored) {
@@ -110,15 +113,29 @@ static void transforms(const job *j, int back, int64_t rows, int64_t channels, f
     }
 }
 
-static void forward(const void *context, int64_t i, float *scratch) {
-    const job *j = context;
+/* What of these rows of `channels` lies in the block that begins at `first`, to be fetched during `tiles` tiles. */
+static stretch block_at(const job *j, int64_t first, const float *x, int64_t channels, int64_t tiles) {
+    int64_t row = j->a->points * channels, rows = most(least(j->block, j->a->rows - first), 0);
+    return coming(x + first * row, rows * row, tiles);
+}
+
+static void forward_block(const job *j, int64_t b, int more, float *scratch) {
     const sepgconv_circular *a = j->a;
-    int64_t first = i * j->block, rows = least(j->block, a->rows - first), n = a->points;
+    int64_t first = b * j->block, rows = least(j->block, a->rows - first), n = a->points;
     float *x = scratch, *y = scratch + j->pairs * j->block * GROUPS * j->in;
     transforms(j, 0, rows, a->in, (float *)a->x + first * n * a->in, x, j->in);
     add_sums(j, rows, j->in, x, 0);
-    products(j, rows, x, j->in, a->in, j->there, y, j->out);
+    int64_t tiles = j->pairs * (j->out / PANEL) * (up_to(rows, DOWN) / DOWN);
+    ahead next = {.written = block_at(j, first, a->y, a->out, tiles)};
+    if (more) next.read = block_at(j, first + rows, a->x, a->in, tiles);
+    products(j, rows, x, j->in, a->in, j->there, y, j->out, &next);
     transforms(j, 1, rows, a->out, a->y + first * n * a->out, y, j->out);
+}
+
+static void forward(const void *context, int64_t i, float *scratch) {
+    const job *j = context;
+    int64_t blocks = (j->a->rows + j->block - 1) / j->block, last = least((i + 1) * j->group, blocks);
+    for (int64_t b = i * j->group; b < last; b++) forward_block(j, b, b + 1 < last, scratch);
 }
 
 /* One part of the rows: the gradient for x, and its sum of the gradients for the matrices. */
@@ -130,52 +147,67 @@ static void backward(const void *context, int64_t i, float *scratch) {
     float *x = scratch, *g = scratch + j->pairs * j->block * GROUPS * j->in;
     float *sums = j->sums ? j->sums + i * size : NULL;
     if (sums) memset(sums, 0, (size_t)size * sizeof(float));
-    for (int64_t b = blocks * i / j->parts; b < blocks * (i + 1) / j->parts; b++) {
+    for (int64_t b = blocks * i / j->parts, end = blocks * (i + 1) / j->parts; b < end; b++) {
         int64_t first = b * j->block, rows = least(j->block, a->rows - first);
         transforms(j, 0, rows, a->out, (float *)a->grad + first * n * a->out, g, j->out);
         add_sums(j, rows, j->out, g, 0);
         if (sums) {
             transforms(j, 0, rows, a->in, (float *)a->x + first * n * a->in, x, j->in);
             add_sums(j, rows, j->in, x, 1);
-            add_matrices(j, rows, x, g, sums);
+            int64_t tiles = j->pairs * (j->in / ACROSS) * (j->out / PANEL);
+            ahead next = {0};
+            if (b + 1 < end) next.read = block_at(j, first + rows, a->x, a->in, tiles);
+            add_matrices(j, rows, x, g, sums, &next);
         }
         if (a->y) {
-            products(j, rows, g, j->out, a->out, j->back, x, j->in);
+            int64_t tiles = j->pairs * (j->in / PANEL) * (up_to(rows, DOWN) / DOWN);
+            ahead next = {.written = block_at(j, first, a->y, a->in, tiles)};
+            if (b + 1 < end) next.read = block_at(j, first + rows, a->grad, a->out, tiles);
+            products(j, rows, g, j->out, a->out, j->back, x, j->in, &next);
             transforms(j, 1, rows, a->in, a->y + first * n * a->in, x, j->in);
         }
     }
 }
 
-/* Entry (i, o) of matrix m of a pair as it is multiplied: a, b − a, −(a + b); transposed b changes its sign. */
-INLINE float entry(const job *j, int64_t f, int64_t m, int64_t i, int64_t o, const int transposed) {
+INLINE int64_t matrices(const job *j, int64_t f) { return f < j->unmixed ? 2 : j->a->mirrored ? 4 : 3; }
+
+/* Where matrix m of a pair begins as it is multiplied, and as how many times what is there and what is `second` further:
+   a, b − a, −(a + b); transposed b changes its sign. */
+static const float *matrix_of(const job *j, int64_t f, int64_t m, const int transposed, float *once, float *second) {
     const sepgconv_circular *a = j->a;
-    const float *w = a->weight + f * a->weight_pair + i * a->weight_in + o * a->weight_out;
+    const float *w = a->weight + f * a->weight_pair;
+    *once = 1, *second = 0;
     if (a->mirrored) {
         if (f < j->unmixed) m *= 3;
         int64_t from = transposed ? m % 2 : m / 2, to = transposed ? m / 2 : m % 2;
-        return w[from * a->in * a->weight_in + to * a->out * a->weight_out];
+        return w + from * a->in * a->weight_in + to * a->out * a->weight_out;
     }
-    if (f < j->unmixed) return w[m * a->weight_second];
-    const float b = transposed ? -w[a->weight_second] : w[a->weight_second];
-    return m == 0 ? w[0] : m == 1 ? b - w[0] : -(w[0] + b);
+    if (f < j->unmixed) return w + m * a->weight_second;
+    if (m) *once = -1, *second = (m == 1) != transposed ? 1 : -1;
+    return w;
 }
 
-INLINE int64_t matrices(const job *j, int64_t f) { return f < j->unmixed ? 2 : j->a->mirrored ? 4 : 3; }
-
-/* All matrices, in panels, with zeros for columns that are not there. */
+/* All matrices, in panels, with zeros for columns that are not there. The inner loops decide nothing: for one image,
+   packing takes a fifth of the time. */
 static float *pack(const job *j, const int transposed) {
     const sepgconv_circular *a = j->a;
     int64_t depth = transposed ? a->out : a->in, columns = transposed ? a->in : a->out, to = up_to(columns, PANEL);
+    int64_t down = transposed ? a->weight_out : a->weight_in, along = transposed ? a->weight_in : a->weight_out;
     float *packed = aligned_alloc(64, (size_t)(j->pairs * MATRICES * depth * to) * sizeof(float));
     for (int64_t f = 0; packed && f < j->pairs; f++)
         for (int64_t m = 0; m < matrices(j, f); m++) {
-            float *p = packed + (f * MATRICES + m) * depth * to;
+            float once, second, *p = packed + (f * MATRICES + m) * depth * to;
+            const float *matrix = matrix_of(j, f, m, transposed, &once, &second);
             for (int64_t first = 0; first < to; first += PANEL)
-                for (int64_t k = 0; k < depth; k++)
-                    for (int64_t c = first; c < first + PANEL; c++)
-                        *p++ = c >= columns ? 0.f
-                               : transposed ? entry(j, f, m, c, k, 1)
-                                            : entry(j, f, m, k, c, 0);
+                for (int64_t k = 0; k < depth; k++, p += PANEL) {
+                    const float *w = matrix + k * down + first * along, *other = w + a->weight_second;
+                    const int64_t width = least(PANEL, columns - first);
+                    if (second == 0)
+                        for (int64_t c = 0; c < width; c++) p[c] = w[c * along];
+                    else
+                        for (int64_t c = 0; c < width; c++) p[c] = once * w[c * along] + second * other[c * along];
+                    for (int64_t c = width; c < PANEL; c++) p[c] = 0.f;
+                }
         }
     return packed;
 }
@@ -199,7 +231,9 @@ int NAME(circular)(const sepgconv_circular *a, int threads) {
     job j = prepare(a);
     j.there = pack(&j, 0);
     int failed = !j.there;
-    if (!failed) failed = sepgconv_run(forward, &j, (a->rows + j.block - 1) / j.block, threads, scratch_bytes(&j));
+    int64_t blocks = (a->rows + j.block - 1) / j.block;
+    j.group = group_of(blocks, threads);
+    if (!failed) failed = sepgconv_run(forward, &j, (blocks + j.group - 1) / j.group, threads, scratch_bytes(&j));
     free(j.there);
     return failed;
 }

@@ -15,7 +15,6 @@
 int NAME(depthwise_axis)(const sepgconv_convolution *, int threads);
 
 #define GROUP 16 /* blocks that a thread takes one after the other, each fetched while the one before it is worked on */
-#define AXIS 32 /* at most so many pixels along it */
 #define WORTH (1 << 18) /* multiply-adds for which another thread is worth being woken: about 5 µs */
 #define TASKS 8  /* per thread, at least: a thread that is late is waited for */
 
@@ -113,6 +112,7 @@ static void block_of_band(const job *j, int64_t b, int64_t part, int64_t block, 
         if (a->addend && y + 1 < rows)
             for (int64_t x = 0; x < a->out_x; x++)
                 __builtin_prefetch(a->addend + (out - a->y) + a->y_row + x * a->y_pixel, 0, 2);
+        for (int64_t x = 0; x < a->out_x && y + 1 < rows; x++) __builtin_prefetch(out + a->y_row + x * a->y_pixel, 1, 2);
         if (fetch) fetch_rows(image + BLOCK, a, first + y * in_rows / rows, first + (y + 1) * in_rows / rows);
         for (int64_t x = 0; x < a->out_x; x += width) {
             const float *from = in + y * a->stride * p->row + x * BLOCK;
@@ -153,12 +153,6 @@ static void pack(const sepgconv_convolution *a, const plan *p, float *to) {
                 *out = c < a->channels ? w[tap % a->taps_x * a->weight_x] : 0.f;
             }
     }
-}
-
-/* Whether every result sees every input of its row: a kernel along the rotations. */
-static int spans_axis(const sepgconv_convolution *a) {
-    return a->taps_y == 1 && a->stride == 1 && a->pad_y == 0 && a->in_x == a->out_x && a->in_x <= AXIS &&
-           a->taps_x == 2 * a->in_x - 1 && a->pad_x == a->in_x - 1 && a->y_pixel == a->channels;
 }
 
 int NAME(depthwise_forward)(const sepgconv_convolution *a, int threads) {

@@ -9,6 +9,8 @@
 
 #include "segments.h"
 
+int NAME(depthwise_axis_weight)(const sepgconv_convolution *, float *gradient, int threads);
+
 #define PARTS 8
 #define SUM 128
 #define GROUP 16 /* blocks in a task */
@@ -128,6 +130,7 @@ int NAME(depthwise_weight)(const sepgconv_convolution *a, float *gradient, int t
         memset(gradient, 0, (size_t)(a->channels * taps) * sizeof(float));
         return 0;
     }
+    if (spans_axis(a)) return NAME(depthwise_axis_weight)(a, gradient, threads);
     job j = {.a = a, .groups = (blocks + GROUP - 1) / GROUP};
     segment *segments = malloc((size_t)(most_segments(a) + 1) * sizeof(segment));
     if (!segments) return 1;

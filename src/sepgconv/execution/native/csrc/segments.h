@@ -10,6 +10,7 @@
 
 #define RUN 7  /* taps in a run and */
 #define TILE 8 /* outputs in a tile: with one input, 16 registers */
+#define AXIS 32 /* at most so many pixels along an axis that a kernel spans */
 #define BAND (192 << 10) /* bytes of an image's padded block: fits into most second-level caches with what is beside it */
 
 typedef struct {
@@ -58,6 +59,12 @@ INLINE plan make_plan(const sepgconv_convolution *a, segment *segments) {
                 }
             }
     return p;
+}
+
+/* Whether every result sees every input of its row: a kernel along the rotations. */
+INLINE int spans_axis(const sepgconv_convolution *a) {
+    return a->taps_y == 1 && a->stride == 1 && a->pad_y == 0 && a->in_x == a->out_x && a->in_x <= AXIS &&
+           a->taps_x == 2 * a->in_x - 1 && a->pad_x == a->in_x - 1 && a->y_pixel == a->channels;
 }
 
 /* Columns of a row of results: tiles of one width, and a last one that may be narrower. */

@@ -57,7 +57,14 @@ INLINE void settle_stores(void) { __builtin_ia32_sfence(); }
 INLINE void settle_stores(void) {}
 #endif
 
-INLINE vec splat(float x) { return (vec){0} + x; }
+/* x in all lanes. Not 0 + x, which is an addition, and then a shuffle in the way of the products instead of a load. */
+#if LANES == 16
+INLINE vec splat(float x) { return (vec){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+#elif LANES == 8
+INLINE vec splat(float x) { return (vec){x, x, x, x, x, x, x, x}; }
+#else
+INLINE vec splat(float x) { return (vec){x, x, x, x}; }
+#endif
 
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
