@@ -1,7 +1,9 @@
 """Kernels that are kept in eval are never stale, whatever was changed and however."""
 
 import threading
+import time
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -87,6 +89,7 @@ def fused_step(model: nn.Sequential) -> None:
     optimiser = torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
     with torch.enable_grad():
         model(torch.ones(1, 1, 5, 5)).sum().backward()
+    model(torch.ones(1, 1, 5, 5))  # kept after the last pass with gradients
     optimiser.step()
 
 
@@ -146,6 +149,20 @@ def test_functional_calls_with_many_weights() -> None:
         del weights
 
 
+@torch.no_grad()
+def test_functional_calls_with_one_weight_after_the_other() -> None:
+    """All at one place in memory, as an allocator gives it that has just got it back."""
+    layer, x = sg.GroupConv(2, 2, 3, grid=sg.se2(4), kernel=KERNEL).eval(), torch.randn(1, 2, 4, 5, 5)
+    name, twin = "kernel.networks.0.out.weight", sg.GroupConv(2, 2, 3, grid=sg.se2(4), kernel=KERNEL)
+    twin.load_state_dict(layer.state_dict())
+    place = np.empty(layer.get_parameter(name).shape, np.float32)
+    for factor in range(1, 4):
+        np.copyto(place, layer.get_parameter(name).numpy() * factor)
+        found = torch.func.functional_call(layer, {name: torch.from_numpy(place)}, (x,))
+        twin.get_parameter(name).copy_(layer.get_parameter(name) * factor)
+        assert_close(found, fresh(twin, x), atol=1e-5, rtol=1e-4)
+
+
 def test_a_model_built_in_inference_mode_and_then_loaded() -> None:
     with torch.inference_mode():
         model = net()
@@ -168,6 +185,16 @@ def test_autocast_leaves_nothing_behind() -> None:
             low = fresh_model(x)
         assert low.dtype == torch.bfloat16
         assert torch.equal(fresh_model(x), expected)
+        layer, x = circle(12).eval(), torch.randn(2, 16, 12, 5, 5)
+        with torch.autocast("cpu", torch.bfloat16):
+            layer(x)
+        assert_close(layer(x), fresh(layer, x), atol=1e-5, rtol=1e-4)
+
+
+def circle(rotations: int) -> sg.GroupConv:
+    """A convolution that is taken in waves over the circle."""
+    grid = sg.se2(rotations, sampling="fixed")
+    return sg.GroupConv(16, 16, 3, grid=grid, kernel=KERNEL, execution="structured")
 
 
 def test_threads_serve_batches_of_any_size() -> None:
@@ -193,6 +220,38 @@ def test_threads_serve_batches_of_any_size() -> None:
     assert not errors
 
 
+class Slow(sg.GroupConv):
+    """Between what it writes down and what it reads next, other threads have their turn."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        time.sleep(1e-3)
+
+
+@pytest.mark.parametrize(("channels", "size", "rotations", "side"), [(4, 5, 8, 5), (8, 1, 4, 9)])
+def test_threads_that_want_different_plans(channels: int, size: int, rotations: int, side: int) -> None:
+    """Layers for which one image and 64 may be convolved in different ways."""
+    layer, errors = Slow(channels, channels, size, grid=sg.se2(rotations), kernel=KERNEL).eval(), []
+    batches = {n: torch.randn(n, channels, rotations, side, side) for n in (1, 64)}
+    with torch.no_grad():
+        expected = {n: layer(x) for n, x in batches.items()}
+
+    def serve(n: int) -> None:
+        with torch.no_grad():
+            for _ in range(20):
+                try:
+                    assert_close(layer(batches[n]), expected[n], atol=1e-4, rtol=1e-4)
+                except Exception as error:
+                    errors.append(error)
+
+    threads = [threading.Thread(target=serve, args=(n,)) for n in (1, 64, 1, 64)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_inference_and_fake_tensors_poison_nothing(training: bool) -> None:
     """No table is kept for the whole process."""
@@ -207,6 +266,19 @@ def test_inference_and_fake_tensors_poison_nothing(training: bool) -> None:
     assert all(p.grad is not None for p in model.parameters())
     expected = net_outside.eval()(x)
     assert type(expected) is torch.Tensor
+
+
+def test_tables_of_waves_belong_to_their_layer() -> None:
+    """The first layer with so many rotations runs in inference mode, or on fake tensors."""
+    x = torch.randn(2, 16, 9, 5, 5, dtype=torch.float64)
+    with torch.inference_mode():
+        circle(9).double().eval()(x)
+    circle(9).double()(x).sum().backward()
+    layer, x, mode = circle(11), torch.randn(2, 16, 11, 5, 5), FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        layer(mode.from_tensor(x))
+    for other in (layer, circle(11)):
+        assert type(other(x)) is torch.Tensor
 
 
 net_outside = net().double()
