@@ -1,20 +1,24 @@
 """Weights that are kept in `eval()`, and when they are still good."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch.nn.modules import module as hooks
 
 from sepgconv.execution.native import ORDINARY, _library
 
 PLAIN = frozenset({bool, int, float, str})
+OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+KNOWN = ("sepgconv.", "torch.")
+"""Modules of these packages hold nothing else that changes what they compute."""
 
 
 class Sources(NamedTuple):
-    """All that a kernel's samples depend on: its tensors, and plain values such as a frequency."""
+    """All that a kernel's samples depend on: its tensors, its modules' classes, plain values such as a frequency."""
 
     tensors: list[Tensor]
     facts: list[object]
@@ -23,10 +27,15 @@ class Sources(NamedTuple):
 def sources(kernel: nn.Module, like: Tensor) -> Sources | None:
     """What a kernel's samples depend on, or None where nothing may be kept.
 
-    That is: with gradients, under a compiler or a transform of torch.func, for tensors that are not ordinary ones, on
-    other devices (a comparison would wait for them), and where hooks or patches take part in the sampling.
+    That is: with gradients, under a compiler, a transform of torch.func or a mode that sees every operation, for
+    tensors that are not ordinary ones, on other devices (a comparison would wait for them), and where hooks, patches or
+    modules of others that hold more than numbers take part in the sampling.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or _functorch.peek_interpreter_stack():
+        return None
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        return None
+    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
         return None
     if like.device.type != "cpu" or type(like) is not Tensor:
         return None
@@ -35,11 +44,17 @@ def sources(kernel: nn.Module, like: Tensor) -> Sources | None:
         values = vars(module)
         if module._forward_hooks or module._forward_pre_hooks or "forward" in values:
             return None
-        for value in (*module._parameters.values(), *module._buffers.values(), *values.values()):
+        found.facts.append(type(module))
+        given = (*module._parameters.values(), *module._buffers.values())
+        found.tensors.extend([tensor for tensor in given if tensor is not None])
+        others = not type(module).__module__.startswith(KNOWN)
+        for name, value in values.items():
             if isinstance(value, Tensor):
                 found.tensors.append(value)
             elif type(value) in PLAIN:
                 found.facts.append(value)
+            elif others and value is not None and name not in OF_EVERY_MODULE:
+                return None
     return found
 
 
@@ -51,7 +66,7 @@ def same(tensors: Sequence[Tensor], copies: Sequence[Tensor]) -> bool:
     for a, b in zip(tensors, copies, strict=True):
         if a.dtype != b.dtype or a.shape != b.shape:
             return False
-        if found is False or type(a) not in ORDINARY or not (a.is_cpu and b.is_cpu and a.is_contiguous()):
+        if found is False or type(a) not in ORDINARY or a.is_neg() or not (a.is_cpu and b.is_cpu and a.is_contiguous()):
             if not torch.equal(a, b):
                 return False
             continue
@@ -68,12 +83,14 @@ class Kept:
     """Weights, and copies of all that they were made from: good as long as these are the same, number by number.
 
     A version counter does not see writes through `.data`, an address may be freed and used again, and buffers count,
-    too; comparing takes about 0.1 ms a layer.
+    too; comparing takes about 0.1 ms a layer. The copies come first: what another thread writes while the weights are
+    made is then a change.
     """
 
-    def __init__(self, made_from: Sources, weights: list) -> None:
-        self.facts, self.weights = made_from.facts, weights
+    def __init__(self, made_from: Sources, make: Callable[[], list]) -> None:
+        self.facts = made_from.facts
         self.copies = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in made_from.tensors]
+        self.weights = make()
 
     def holds(self, now: Sources) -> bool:
         """Whether nothing has changed."""

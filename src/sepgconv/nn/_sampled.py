@@ -123,7 +123,7 @@ class _Conv(nn.Module):
             now.tensors.append(scale)
         kept = self._kept  # read once: other threads may put another in its place
         if kept is None or not kept.holds(now):
-            kept = self._kept = Kept(now, self._sample(plan, scale))
+            kept = self._kept = Kept(now, lambda: self._sample(plan, scale))
         return kept.weights
 
     def _sample(self, plan: Plan, scale: Tensor | None) -> Weights:
