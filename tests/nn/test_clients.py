@@ -98,8 +98,10 @@ def test_a_block_does_what_its_layers_do(change, mode: str) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_hook_that_does_nothing_changes_nothing(training: bool) -> None:
+@pytest.mark.parametrize("change", [lambda module: None, subclassed_conv], ids=["as it is", "subclassed"])
+def test_a_hook_that_does_nothing_changes_nothing(change, training: bool) -> None:
     module, x = block().train(training), features()
+    change(module)
     with torch.no_grad():
         expected = module(x)
         module.conv1.register_forward_hook(lambda *_: None)
