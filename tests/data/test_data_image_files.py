@@ -147,12 +147,20 @@ def test_exif_orientation(tmp_path, name):
 
 
 @pytest.mark.parametrize("kind", ["gif", "png", "webp", "tif"])
-def test_the_first_of_several_frames(tmp_path, kind):
+def test_several_frames_are_refused(tmp_path, kind):
     frames = [Image.fromarray(np.full((28, 28, 3), value, np.uint8)) for value in (200, 100, 0)]
     path = saved(tmp_path, f"a.{kind}", frames[0], save_all=True, append_images=frames[1:])
+    with pytest.raises(ValueError, match=rf"{path} has 3 frames, and which one is meant is not known"):
+        read_image(path, GREY)
+
+
+def test_a_photograph_with_more_behind_it(tmp_path):
+    """Cameras put a preview or a second view behind the picture itself."""
+    frames = [Image.fromarray(np.full((28, 28, 3), value, np.uint8)) for value in (200, 100)]
+    path = saved(tmp_path, "a.jpg", frames[0], format="MPO", save_all=True, append_images=frames[1:])
     picture = read_image(path, GREY)
     assert close(picture.pixels, torch.tensor(200), 3)
-    assert "first of 3 frames" in picture.notes
+    assert "first of 2 frames" in picture.notes
 
 
 @pytest.mark.parametrize("size", [(200, 50), (50, 200), (3000, 1), (1, 3000), (1, 1)])

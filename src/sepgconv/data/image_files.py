@@ -68,7 +68,7 @@ class Picture(NamedTuple):
     notes: tuple[str, ...]
 
 
-def read_image(path: str | os.PathLike[str], framing: Framing, *, invert: bool = False, frames: bool = True) -> Picture:
+def read_image(path: str | os.PathLike[str], framing: Framing, *, invert: bool = False) -> Picture:
     """Reads an image file into a shape.
 
     Values are scaled to eight bits: integers by the range of their type, floats from [0, 1]. Transparent parts are put
@@ -78,14 +78,13 @@ def read_image(path: str | os.PathLike[str], framing: Framing, *, invert: bool =
         path: of the file, one of `KINDS`.
         framing: the shape, and what becomes of files that have another.
         invert: swap dark and light; transparent parts are then put on white, so that they end up black as well.
-        frames: whether a file may have several frames, of which the first one counts.
 
     Raises:
         OSError: the file is not there or may not be read.
-        ValueError: it is not an image, damaged, too large, or its values have no agreed range.
+        ValueError: it is not an image, damaged, too large, has several frames, or its values have no agreed range.
     """
     path = Path(path)
-    image, notes = _open(path, frames)
+    image, notes = _open(path)
     ground = 255 if invert else 0
     if image.has_transparency_data:
         notes.append(f"transparent parts on {'white' if invert else 'black'}")
@@ -111,8 +110,8 @@ def read_image(path: str | os.PathLike[str], framing: Framing, *, invert: bool =
     return Picture(pixels, tuple(notes))
 
 
-def _open(path: Path, several: bool) -> tuple[Image.Image, list[str]]:
-    """The first frame, upright and of eight bits, and notes."""
+def _open(path: Path) -> tuple[Image.Image, list[str]]:
+    """The picture, upright and of eight bits, and notes."""
     status = path.stat()  # raises the OSError that names what is wrong with the path
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path} is {'a folder' if path.is_dir() else 'a device or a pipe'}, not an image file")
@@ -127,7 +126,7 @@ def _open(path: Path, several: bool) -> tuple[Image.Image, list[str]]:
                 file.verify()  # checksums, where a kind has them; the file must then be opened anew
             with Image.open(path, formats=kinds) as file:
                 frames = getattr(file, "n_frames", 1)
-                if frames > 1 and not several:
+                if frames > 1 and file.format != "MPO":  # whose first is the photograph, and the rest belongs to it
                     raise _Unreadable(f"has {frames} frames, and which one is meant is not known")
                 notes = [f"first of {frames} frames"] if frames > 1 else []
                 file.seek(0)
