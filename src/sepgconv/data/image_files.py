@@ -23,6 +23,7 @@ from torch import Tensor
 KINDS = ("PNG", "JPEG", "MPO", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "JPEG2000", "PPM")
 GREYS = ("1", "L", "LA", "La")
 BITS, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0  # TIFF tags, and a value of the second
+JPEG2000_START, JPEG2000_END = b"\xff\x4f\xff\x51", b"\xff\xd9"  # between them no byte above 8f follows an ff
 DARK = 64  # a picture without a brighter pixel is said to be dark
 LARGEST_SIZE = 4096
 Resize = Literal["pad", "crop"]
@@ -122,9 +123,12 @@ def _open(path: Path) -> tuple[Image.Image, list[str]]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd files; those that cannot be read are errors
-            with Image.open(path, formats=kinds) as file:
+            with path.open("rb") as opened, Image.open(opened, formats=kinds) as file:
                 file.verify()  # checksums, where a kind has them; the file must then be opened anew
-            with Image.open(path, formats=kinds) as file:
+            # Not by its name: Pillow would then map a TIFF into memory with the sides of the upright picture.
+            with path.open("rb") as opened, Image.open(opened, formats=kinds) as file:
+                if file.format == "JPEG2000":
+                    _whole(path)
                 frames = getattr(file, "n_frames", 1)
                 if frames > 1 and file.format != "MPO":  # whose first is the photograph, and the rest belongs to it
                     raise _Unreadable(f"has {frames} frames, and which one is meant is not known")
@@ -147,6 +151,13 @@ def _open(path: Path) -> tuple[Image.Image, list[str]]:
     except Exception as error:  # damage shows in many ways, and all mean the same here
         raise ValueError(f"{path} is damaged or cut short: {error or type(error).__name__}") from error
     return image, notes
+
+
+def _whole(path: Path) -> None:
+    """A decoder takes a JPEG 2000 that was cut for a coarser picture; whole ones have a mark at the end of the data."""
+    content = path.read_bytes()
+    if JPEG2000_END not in content[content.find(JPEG2000_START) :]:
+        raise _Unreadable("is cut short")
 
 
 class _Unreadable(Exception):
