@@ -192,6 +192,10 @@ def test_folders_and_patterns_stand_for_their_images(checkpoint, pictures, capsy
     printed = capsys.readouterr()
     assert f"there is no file like {pictures / '*.jpg'}" in printed.err
     assert len(printed.out.splitlines()) == 1
+    predict(checkpoint, "", pictures / "a.png", status=1)  # an empty variable is not this folder
+    printed = capsys.readouterr()
+    assert "a file must have a name, got ''" in printed.err
+    assert len(printed.out.splitlines()) == 1
 
 
 @pytest.mark.parametrize("kind", ["csv", "json"])
