@@ -146,13 +146,37 @@ def test_exif_orientation(tmp_path, name):
     assert "turned as its EXIF data says" in picture.notes
 
 
+@pytest.mark.parametrize("compression", [None, "tiff_lzw"])
+@pytest.mark.parametrize("name", ["a.tif", "deep.tif"])
+def test_tiffs_that_are_not_square_are_turned_whole(tmp_path, name, compression):
+    """Pillow maps plain ones into memory with the sides that they have once they are upright."""
+    values = np.zeros((20, 28), np.uint8)
+    values[:6, :9], values[12:, 20:] = 250, 120
+    image = Image.fromarray(values.astype(np.uint16) * 257 if name.startswith("deep") else values)
+    turned = {5: values.T, 6: np.rot90(values, -1), 7: values[::-1, ::-1].T, 8: np.rot90(values)}
+    for orientation, upright in turned.items():
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        picture = read_image(saved(tmp_path, name, image, exif=exif, compression=compression), GREY)
+        assert np.array_equal(picture.pixels[0, :, 4:24].numpy(), upright)
+        assert int(picture.pixels[0, :, :4].max()) == 0
+
+
 @pytest.mark.parametrize("kind", ["gif", "png", "webp", "tif"])
-def test_the_first_of_several_frames(tmp_path, kind):
+def test_several_frames_are_refused(tmp_path, kind):
     frames = [Image.fromarray(np.full((28, 28, 3), value, np.uint8)) for value in (200, 100, 0)]
     path = saved(tmp_path, f"a.{kind}", frames[0], save_all=True, append_images=frames[1:])
+    with pytest.raises(ValueError, match=rf"{path} has 3 frames, and which one is meant is not known"):
+        read_image(path, GREY)
+
+
+def test_a_photograph_with_more_behind_it(tmp_path):
+    """Cameras put a preview or a second view behind the picture itself."""
+    frames = [Image.fromarray(np.full((28, 28, 3), value, np.uint8)) for value in (200, 100)]
+    path = saved(tmp_path, "a.jpg", frames[0], format="MPO", save_all=True, append_images=frames[1:])
     picture = read_image(path, GREY)
     assert close(picture.pixels, torch.tensor(200), 3)
-    assert "first of 3 frames" in picture.notes
+    assert "first of 2 frames" in picture.notes
 
 
 @pytest.mark.parametrize("size", [(200, 50), (50, 200), (3000, 1), (1, 3000), (1, 1)])
@@ -251,6 +275,18 @@ def test_cut_files_are_refused_or_whole(tmp_path, kind):
             messages.append(str(error))
     assert len(messages) > 30
     assert all(str(path) in message and "\n" not in message for message in messages)
+
+
+def test_a_smooth_jpeg2000_that_was_cut(tmp_path):
+    """Its decoder is content with what is there."""
+    path = saved(tmp_path, "a.jp2", Image.fromarray(np.dstack([EIGHT[0]] * 3)))
+    whole, expected = path.read_bytes(), read_image(path, GREY).pixels
+    for length in range(1, len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=r"a.jp2"):
+            read_image(path, GREY)
+    path.write_bytes(whole + bytes(9))
+    assert torch.equal(read_image(path, GREY).pixels, expected)
 
 
 def test_flipped_bits_of_a_png_are_noticed(tmp_path):

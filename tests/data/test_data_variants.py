@@ -170,5 +170,9 @@ def test_the_selection_set_is_what_no_split_holds(digits: Split, tmp_path: Path)
     again = ROT.read(tmp_path, 3, False, source=lambda: pytest.fail("it is kept"), sizes=SIZES, selection=40)
     assert torch.equal(again[2].images, selection.images)
     assert len(selection) == 40
+    other = ROT.read(
+        tmp_path, 3, False, source=lambda: digits, sizes={**SIZES, "train": SIZES["train"] + 1}, selection=40
+    )
+    assert not torch.equal(other[2].images, selection.images)  # images that other splits leave
     with pytest.raises(ValueError, match="mnist-rot needs 70000 source images, got 6000"):
         ROT.select(digits, 0)

@@ -199,6 +199,26 @@ def test_stock_checkpointing_is_right_or_an_error() -> None:
         first.sum().backward()
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("disturb", [lambda other: other.eval(), lambda other: other.eval()(images())])
+def test_reentrant_checkpointing_beside_a_network_in_eval(disturb, frozen: bool) -> None:
+    """There features have no history, and the grid is at rest when the layer is computed again."""
+    grid = sg.se2(4)
+    model, other = net(grid), net(grid)
+    model[3].train(not frozen)
+
+    def run() -> torch.Tensor:
+        return model[4](checkpoint(model[3], model[:3](images()), use_reentrant=True))
+
+    run()  # a backward pass would be an error here, too: nobody knows which pass the draw is of
+    found = run()
+    disturb(other)
+    with pytest.raises(ValueError, match="shift has changed"):
+        found.sum().backward()
+    alone = sg.ResidualBlock(2, 2, 3, grid=sg.se2(4))
+    checkpoint(alone, torch.randn(2, 2, 4, 5, 5, requires_grad=True), use_reentrant=True).sum().backward()
+
+
 def test_ready_models_have_a_grid_of_their_own() -> None:
     grid = sg.se2(4)
     a, b = (sg.models.resnet(grid, width=0.1, kernel=KERNEL) for _ in range(2))

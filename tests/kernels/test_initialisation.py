@@ -1,6 +1,7 @@
 """Networks that are drawn badly, and precisions in which points are not."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -23,6 +24,19 @@ def test_narrow_networks_have_finite_weights(activation: str, hidden: int) -> No
         assert weights.abs().max() < 200
         for conv in (block.conv1, block.conv2, block.shortcut):
             assert 0.02 < conv(torch.randn(4, 2, 4, 9, 9)).std() < 20
+
+
+@pytest.mark.parametrize("activation", ["relu", "leaky_relu"])
+@pytest.mark.parametrize("hidden", [1, 2, 8])
+def test_narrow_networks_of_filtered_kernels(activation: str, hidden: int) -> None:
+    """These are evaluated in a smaller ball, in which all units may be zero that are not so outside of it."""
+    config = sg.KernelConfig(hidden=hidden, layers=1, activation=activation, cutoff=0.4)
+    for seed, factorisation in itertools.product(range(4), ("separable", "gseparable", "nonseparable")):
+        torch.manual_seed(seed)
+        conv = sg.GroupConv(3, 2, 5, grid=sg.sim2(4, 2), factorisation=factorisation, kernel=config)
+        weights = torch.cat([weight.flatten() for weight in conv.parameters()])
+        assert weights.isfinite().all()
+        assert 0.02 < conv(torch.randn(4, 3, 8, 9, 9)).std() < 20
 
 
 @pytest.mark.parametrize("activation", ["relu", "leaky_relu"])

@@ -1,3 +1,5 @@
+import itertools
+import re
 import warnings
 
 import pytest
@@ -72,6 +74,10 @@ def test_bad_settings() -> None:
         sg.models.create("resnett", sg.se2(4))
     with pytest.raises(ValueError, match="width must be positive, got 0"):
         sg.models.resnet(sg.se2(4), width=0)
+    for name, number in itertools.product(sg.models.list(), (0, -1, 2.5, True, "3")):
+        message = f"num_classes must be a whole number of at least 1, got {number!r}"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            sg.models.create(name, sg.se2(4), width=0.1, num_classes=number, kernel=sg.KernelConfig(hidden=4))
 
 
 @pytest.mark.parametrize(

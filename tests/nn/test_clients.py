@@ -98,8 +98,10 @@ def test_a_block_does_what_its_layers_do(change, mode: str) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_hook_that_does_nothing_changes_nothing(training: bool) -> None:
+@pytest.mark.parametrize("change", [lambda module: None, subclassed_conv], ids=["as it is", "subclassed"])
+def test_a_hook_that_does_nothing_changes_nothing(change, training: bool) -> None:
     module, x = block().train(training), features()
+    change(module)
     with torch.no_grad():
         expected = module(x)
         module.conv1.register_forward_hook(lambda *_: None)
@@ -193,8 +195,22 @@ def test_torch_func_grad(dtype: torch.dtype, training: bool) -> None:
         assert (found[name] - slope).abs().max() <= (1e-4 if dtype == torch.float32 else 1e-10) * scale
 
 
-def test_jacobians_vmap_and_ensembles() -> None:
-    layer = sg.GroupConv(2, 2, 3, grid=sg.se2(4, sampling="fixed"), kernel=KERNEL).eval()
+@pytest.mark.parametrize("execution", ["dense", "structured"])
+def test_torch_func_grad_of_a_layer(execution: str) -> None:
+    layer = sg.GroupConv(4, 4, 3, grid=sg.se2(4, sampling="fixed"), kernel=KERNEL, execution=execution)
+    names, values = zip(*layer.named_parameters(), strict=True)
+    x = torch.randn(2, 4, 4, 5, 5)
+    found = torch.func.grad(lambda p: torch.func.functional_call(layer, p, (x,)).square().mean())(
+        dict(zip(names, values, strict=True))
+    )
+    expected = torch.autograd.grad(layer(x).square().mean(), values)
+    for name, slope in zip(names, expected, strict=True):
+        assert_close(found[name], slope, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("execution", ["auto", "structured"])
+def test_jacobians_vmap_and_ensembles(execution: str) -> None:
+    layer = sg.GroupConv(2, 2, 3, grid=sg.se2(4, sampling="fixed"), kernel=KERNEL, execution=execution).eval()
     x = torch.randn(1, 2, 4, 4, 4)
     jacobian = torch.func.jacrev(lambda x: layer(x).sum((2, 3, 4)))(x)
     assert_close(jacobian, torch.autograd.functional.jacobian(lambda x: layer(x).sum((2, 3, 4)), x))
@@ -229,8 +245,10 @@ def test_forward_mode() -> None:
 
 def test_one_output_channel_in_float64_goes_backward() -> None:
     for channels in ((2, 1), (1, 1), (1, 2)):
-        conv = sg.GroupConv(*channels, 3, grid=sg.sim2(4, 3), factorisation="h_separable").double()
-        conv(torch.randn(2, channels[0], 12, 5, 5, dtype=torch.float64)).square().sum().backward()
+        for scales, execution in ((3, "auto"), (5, "structured")):  # with five, bands over the scales pay
+            grid = sg.sim2(4, scales)
+            conv = sg.GroupConv(*channels, 3, grid=grid, factorisation="h_separable", execution=execution).double()
+            conv(torch.randn(2, channels[0], grid.size, 5, 5, dtype=torch.float64)).square().sum().backward()
 
 
 @pytest.mark.parametrize("factorisation", sg.FACTORISATIONS)

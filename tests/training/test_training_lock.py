@@ -25,17 +25,19 @@ class During(Callback):
             self.action()
 
 
-def test_a_second_run_in_the_directory_is_refused(tiny, monkeypatch):
+@pytest.mark.parametrize("every", [1, 100])
+def test_a_second_run_in_the_directory_is_refused(tiny, monkeypatch, every):
+    """Also where the first has not saved anything yet."""
     monkeypatch.setattr("sepgconv.training.lock.GRACE", 0.1, raising=False)
     refused = []
 
     def second() -> None:
         for ckpt_path in (None, "last"):
             with pytest.raises(ValueError, match="is in use by another run") as error:
-                fit(*tiny(data={"seed": 1}), ckpt_path=ckpt_path)
+                fit(*tiny(every=every, data={"seed": 1}), ckpt_path=ckpt_path)
             refused.append(str(error.value))
 
-    trainer, classifier, data = tiny(callbacks=[During(second)])
+    trainer, classifier, data = tiny(callbacks=[During(second)], every=every)
     result = fit(trainer, classifier, data)
     assert len(refused) == 2
     assert f"process {os.getpid()} on {socket.gethostname()}, since 2" in refused[0]

@@ -93,15 +93,18 @@ def test_dark_on_light_is_said_and_inverted(checkpoint, tmp_path, capsys):
 
 def test_files_that_cannot_be_read_leave_the_others(checkpoint, tmp_path, capsys):
     good, empty, numbers = tmp_path / "good.png", tmp_path / "empty.png", tmp_path / "numbers.tif"
+    moving, other = tmp_path / "moving.gif", Image.fromarray(255 - digit())
+    Image.fromarray(digit()).save(moving, save_all=True, append_images=[other])
     Image.fromarray(digit()).save(good)
     empty.write_bytes(b"")
     Image.fromarray(digit().astype(np.int32)).save(numbers)
-    predict(checkpoint, empty, numbers, tmp_path / "none.png", good, status=1)
+    predict(checkpoint, empty, numbers, tmp_path / "none.png", moving, good, status=1)
     printed = capsys.readouterr()
-    assert printed.err.startswith("sepgconv predict: 3 of 4 could not be classified:\n")
-    assert len(printed.err.splitlines()) == 4
+    assert printed.err.startswith("sepgconv predict: 4 of 5 could not be classified:\n")
+    assert len(printed.err.splitlines()) == 5
     for text in (f"{empty} is empty", f"{numbers} has 32-bit", f"No such file or directory: '{tmp_path / 'none.png'}'"):
         assert text in printed.err
+    assert f"{moving} has 2 frames" in printed.err
     assert printed.out.startswith(f"{good}: ")
 
 
@@ -188,6 +191,10 @@ def test_folders_and_patterns_stand_for_their_images(checkpoint, pictures, capsy
     predict(checkpoint, pictures / "*.jpg", pictures / "a.png", status=1)
     printed = capsys.readouterr()
     assert f"there is no file like {pictures / '*.jpg'}" in printed.err
+    assert len(printed.out.splitlines()) == 1
+    predict(checkpoint, "", pictures / "a.png", status=1)  # an empty variable is not this folder
+    printed = capsys.readouterr()
+    assert "a file must have a name, got ''" in printed.err
     assert len(printed.out.splitlines()) == 1
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 KINDS = ("PNG", "JPEG", "MPO", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "JPEG2000", "PPM")
 GREYS = ("1", "L", "LA", "La")
 BITS, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0  # TIFF tags, and a value of the second
+JPEG2000_START, JPEG2000_END = b"\xff\x4f\xff\x51", b"\xff\xd9"  # between them no byte above 8f follows an ff
 DARK = 64  # a picture without a brighter pixel is said to be dark
 LARGEST_SIZE = 4096
 Resize = Literal["pad", "crop"]
@@ -68,7 +69,7 @@ class Picture(NamedTuple):
     notes: tuple[str, ...]
 
 
-def read_image(path: str | os.PathLike[str], framing: Framing, *, invert: bool = False, frames: bool = True) -> Picture:
+def read_image(path: str | os.PathLike[str], framing: Framing, *, invert: bool = False) -> Picture:
     """Reads an image file into a shape.
 
     Values are scaled to eight bits: integers by the range of their type, floats from [0, 1]. Transparent parts are put
@@ -78,14 +79,13 @@ def read_image(path: str | os.PathLike[str], framing: Framing, *, invert: bool =
         path: of the file, one of `KINDS`.
         framing: the shape, and what becomes of files that have another.
         invert: swap dark and light; transparent parts are then put on white, so that they end up black as well.
-        frames: whether a file may have several frames, of which the first one counts.
 
     Raises:
         OSError: the file is not there or may not be read.
-        ValueError: it is not an image, damaged, too large, or its values have no agreed range.
+        ValueError: it is not an image, damaged, too large, has several frames, or its values have no agreed range.
     """
     path = Path(path)
-    image, notes = _open(path, frames)
+    image, notes = _open(path)
     ground = 255 if invert else 0
     if image.has_transparency_data:
         notes.append(f"transparent parts on {'white' if invert else 'black'}")
@@ -111,8 +111,8 @@ def read_image(path: str | os.PathLike[str], framing: Framing, *, invert: bool =
     return Picture(pixels, tuple(notes))
 
 
-def _open(path: Path, several: bool) -> tuple[Image.Image, list[str]]:
-    """The first frame, upright and of eight bits, and notes."""
+def _open(path: Path) -> tuple[Image.Image, list[str]]:
+    """The picture, upright and of eight bits, and notes."""
     status = path.stat()  # raises the OSError that names what is wrong with the path
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path} is {'a folder' if path.is_dir() else 'a device or a pipe'}, not an image file")
@@ -123,11 +123,14 @@ def _open(path: Path, several: bool) -> tuple[Image.Image, list[str]]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd files; those that cannot be read are errors
-            with Image.open(path, formats=kinds) as file:
+            with path.open("rb") as opened, Image.open(opened, formats=kinds) as file:
                 file.verify()  # checksums, where a kind has them; the file must then be opened anew
-            with Image.open(path, formats=kinds) as file:
+            # Not by its name: Pillow would then map a TIFF into memory with the sides of the upright picture.
+            with path.open("rb") as opened, Image.open(opened, formats=kinds) as file:
+                if file.format == "JPEG2000":
+                    _whole(path)
                 frames = getattr(file, "n_frames", 1)
-                if frames > 1 and not several:
+                if frames > 1 and file.format != "MPO":  # whose first is the photograph, and the rest belongs to it
                     raise _Unreadable(f"has {frames} frames, and which one is meant is not known")
                 notes = [f"first of {frames} frames"] if frames > 1 else []
                 file.seek(0)
@@ -148,6 +151,13 @@ def _open(path: Path, several: bool) -> tuple[Image.Image, list[str]]:
     except Exception as error:  # damage shows in many ways, and all mean the same here
         raise ValueError(f"{path} is damaged or cut short: {error or type(error).__name__}") from error
     return image, notes
+
+
+def _whole(path: Path) -> None:
+    """A decoder takes a JPEG 2000 that was cut for a coarser picture; whole ones have a mark at the end of the data."""
+    content = path.read_bytes()
+    if JPEG2000_END not in content[content.find(JPEG2000_START) :]:
+        raise _Unreadable("is cut short")
 
 
 class _Unreadable(Exception):

@@ -124,6 +124,7 @@ class Variant:
         splits = kept(base, key, lambda: self.generate(images(), seed, sizes))
         if selection:
             key |= {"name": f"{self.name}-selection", "sizes": {"selection": selection}}
+            key |= {} if sizes == SIZES else {"beside": sizes}  # what is left depends on what the splits hold
             splits |= kept(base, key, lambda: {"selection": self.select(images(), seed, sizes, selection)})
         return splits["train"], splits["valid"], splits["selection" if selection else "test"]
 

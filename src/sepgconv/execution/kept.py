@@ -1,33 +1,46 @@
 """Weights that are kept in `eval()`, and when they are still good."""
 
 import ctypes
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
+from torch.nn.modules import module as hooks
 
 from sepgconv.execution.native import ORDINARY, _library
 from sepgconv.execution.plan import Plan
 
 PLAIN = frozenset({bool, int, float, str})
+OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+KNOWN = ("sepgconv.", "torch.")
+"""Modules of these packages hold nothing else that changes what they compute."""
 
 
 def sources(kernel: nn.Module, like: Tensor) -> list[object] | None:
-    """All that a kernel's modules hold, so that its samples depend on nothing else; None where nothing may be kept.
+    """All that a kernel's modules are and hold, and its samples depend on; None where nothing may be kept.
 
-    That is: with gradients, under a compiler or a transform of torch.func, for tensors that are not ordinary ones, on
-    other devices (a comparison would wait for them), and where hooks or patches take part in the sampling.
+    That is: with gradients, under a compiler, a transform of torch.func or a mode that sees every operation, for
+    tensors that are not ordinary ones, on other devices (a comparison would wait for them), and where hooks, patches or
+    modules of others that hold more than numbers take part in the sampling.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or _functorch.peek_interpreter_stack():
+        return None
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        return None
+    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
         return None
     if like.device.type != "cpu" or type(like) is not Tensor:
         return None
     found: list[object] = []
     modules: list[nn.Module] = [kernel]
     for module in modules:  # which grows meanwhile
-        values = vars(module)
+        values, kind = vars(module), type(module)
         if values["_forward_hooks"] or values["_forward_pre_hooks"] or "forward" in values:
             return None
+        if not kind.__module__.startswith(KNOWN) and any(map(_unknown, values.items())):
+            return None
+        found.append(kind)
         found += values["_parameters"].values()
         found += values["_buffers"].values()
         found += values.values()
@@ -35,21 +48,29 @@ def sources(kernel: nn.Module, like: Tensor) -> list[object] | None:
     return found
 
 
+def _unknown(item: tuple[str, object]) -> bool:
+    """Whether a module's attribute is something that cannot be compared."""
+    name, value = item
+    if value is None or isinstance(value, Tensor) or type(value) in PLAIN:
+        return False
+    return name not in OF_EVERY_MODULE
+
+
 class Kept:
     """Weights, and copies of all that they were made from: good as long as these are the same, number by number.
 
     A version counter does not see writes through `.data`, an address may be freed and used again, and buffers count,
     too. Where all objects are those of before, plain values are, too, and only the tensors' numbers are compared: about
-    0.05 ms a layer.
+    0.05 ms a layer. The copies come first: what another thread writes while the weights are made is then a change.
 
     Args:
         held: what `sources` has found, and plain things besides.
         scale: a tensor that is made anew every time.
-        weights: to be kept.
+        make: the weights to be kept.
     """
 
-    def __init__(self, held: list[object], scale: Tensor | None, weights: list) -> None:
-        self.held, self.weights = held, weights  # objects that are held have ids of their own
+    def __init__(self, held: list[object], scale: Tensor | None, make: Callable[[], list]) -> None:
+        self.held = held  # objects that are held have ids of their own
         self.ids = list(map(id, held))
         self.tensors, self.facts = _sorted(held)
         tensors = _with(self.tensors, scale)
@@ -58,6 +79,7 @@ class Kept:
         count = len(tensors)
         self.places = (ctypes.c_void_p * count)(*[copy.data_ptr() for copy in self.copies])
         self.sizes = (ctypes.c_int64 * count)(*[copy.nbytes for copy in self.copies])
+        self.weights = make()
 
     def holds(self, held: list[object], scale: Tensor | None) -> bool:
         """Whether nothing has changed."""
@@ -70,15 +92,21 @@ class Kept:
         if [(t.dtype, t.shape) for t in tensors] != self.looks:
             return False
         found = _library.FOUND or _library.library()
-        if found is False or not all(t.is_cpu and t.is_contiguous() and type(t) in ORDINARY for t in tensors):
+        if found is False or not all(map(_readable, tensors)):
             return all(torch.equal(a, b) for a, b in zip(tensors, self.copies, strict=True))
         places = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
         return bool(found.sepgconv_same(places, self.places, self.sizes, len(tensors)))
 
 
+def _readable(tensor: Tensor) -> bool:
+    """Whether a tensor's numbers are those in memory, one after the other."""
+    return tensor.is_cpu and tensor.is_contiguous() and type(tensor) in ORDINARY and not tensor.is_neg()
+
+
 def _sorted(held: list[object]) -> tuple[list[Tensor], list[object]]:
-    """Tensors, and plain values such as a frequency."""
-    return [x for x in held if isinstance(x, Tensor)], [x for x in held if type(x) in PLAIN or isinstance(x, Plan)]
+    """Tensors, and what is compared as it is: classes, a plan, plain values such as a frequency."""
+    facts = [x for x in held if type(x) in PLAIN or isinstance(x, type | Plan)]
+    return [x for x in held if isinstance(x, Tensor)], facts
 
 
 def _with(tensors: list[Tensor], scale: Tensor | None) -> list[Tensor]:

@@ -172,6 +172,8 @@ def _bases(kernel: "GroupKernel", term: Term, weighted: set) -> dict[int, Tensor
 
 def _support(kernel: "GroupKernel", factor: Factor, term: Term) -> Float[Tensor, "rows n"]:
     """Where a factor's network is evaluated, without the taps outside of the window."""
+    if term.spatial and kernel.prefilter:
+        return kernel.filtered_rows(factor)[0]
     positions, window = kernel.positions()
     rows, shape = kernel.coordinates(factor, positions)
     if not term.spatial:

@@ -10,6 +10,7 @@ from sepgconv.kernels import Factor, KernelConfig
 from sepgconv.models._resnet import antialiased, widen
 from sepgconv.models._segments import Layers, Recomputed
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, SpatialPool
+from sepgconv.nn._check import whole
 
 
 def allcnnc(
@@ -73,6 +74,6 @@ def allcnnc(
         nn.Dropout(0.5 * dropout),
         *conv(wide, wide, kernel_size),
         *conv(wide, wide, 1),
-        GroupConv(wide, num_classes, 1, **shared),
+        GroupConv(wide, whole("num_classes", num_classes, 1), 1, **shared),
         projection,
     )

@@ -9,6 +9,7 @@ from sepgconv.grids import Grid
 from sepgconv.kernels import Factor, KernelConfig
 from sepgconv.models._segments import Layers, Recomputed
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool
+from sepgconv.nn._check import whole
 
 
 def widen(channels: int, width: float) -> int:
@@ -101,5 +102,5 @@ def resnet(
         nn.BatchNorm1d(256),
         nn.ReLU(),
         nn.Dropout(0.3 * dropout),
-        nn.Linear(256, num_classes),
+        nn.Linear(256, whole("num_classes", num_classes, 1)),
     )

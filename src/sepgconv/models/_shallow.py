@@ -12,6 +12,7 @@ from sepgconv.kernels import Factor, KernelConfig
 from sepgconv.models._resnet import widen
 from sepgconv.models._segments import Layers
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ScalePool, ScalePyramid, SpatialPool
+from sepgconv.nn._check import whole
 
 
 def shallow(
@@ -71,6 +72,11 @@ def shallow(
         nn.ReLU(),
     ]
     if not scaled:
-        return Layers(*layers, GroupPool("max"), nn.Linear(second, num_classes))
+        return Layers(*layers, GroupPool("max"), nn.Linear(second, whole("num_classes", num_classes, 1)))
     pyramid = ScalePyramid(nn.Sequential(*layers), grid=grid, padding=(1 + pool) * (kernel_size // 2), finest=finest)
-    return Layers(pyramid, ScalePool(project, grid=grid), GroupPool("max"), nn.Linear(second, num_classes))
+    return Layers(
+        pyramid,
+        ScalePool(project, grid=grid),
+        GroupPool("max"),
+        nn.Linear(second, whole("num_classes", num_classes, 1)),
+    )

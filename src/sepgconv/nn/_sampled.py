@@ -11,7 +11,7 @@ from sepgconv.execution.kept import Kept, sources
 from sepgconv.execution.plan import Plan, Weights, make_plan
 from sepgconv.execution.sizes import Sizes
 from sepgconv.grids import Grid
-from sepgconv.grids._draws import KEY, check_draw
+from sepgconv.grids._draws import KEY, NEVER, check_draw, computed_again
 from sepgconv.kernels import Factor, GroupKernel, KernelConfig
 from sepgconv.nn._check import AXES, check_memory, described, groups_for, symmetric_sampling, whole
 from sepgconv.nn._norm import BatchNorm
@@ -59,7 +59,7 @@ class _Conv(nn.Module):
         self.redraws = source is not grid
         self.saves_memory = False
         self._axes = f"({'b, c' if source is None else 'b, c, h'}, {AXES[grid.space]})"
-        self._seen = 0
+        self._seen = (0, NEVER)
         self._kept: Kept | None = None
         self._planned: tuple[object, ...] = ()
         self._plans: dict[str, Plan] = {}
@@ -121,7 +121,7 @@ class _Conv(nn.Module):
         now.append(plan)
         kept = self._kept  # read once: other threads may put another in its place
         if kept is None or not kept.holds(now, scale):
-            kept = self._kept = Kept(now, scale, self._sample(plan, scale))
+            kept = self._kept = Kept(now, scale, lambda: self._sample(plan, scale))
         return kept.weights
 
     def _sample(self, plan: Plan, scale: Tensor | None) -> Weights:
@@ -148,8 +148,9 @@ class _Conv(nn.Module):
         """
         grid, source = self.kernel.grid, self.kernel.source
         watched = not torch.compiler.is_compiling() and _functorch.peek_interpreter_stack() is None
-        if source is not None and source.random and watched and (self.training or source.origin == "layer"):
-            self._seen = check_draw(features, source, self._seen, self)
+        read = source if source is not None and source.random and watched else None
+        if read is not None and (self.training or read.origin == "layer" or computed_again()):
+            self._seen = check_draw(features, read, self._seen, self)
         if self.redraws:
             grid.redraw() if self.training else grid.rest()
         bias, scale = self.bias, None

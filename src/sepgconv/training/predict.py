@@ -120,7 +120,9 @@ def expand(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     found: dict[str, None] = {}
     bad: dict[str, str] = {}
     for name in names:
-        if Path(name).is_dir():
+        if not name:  # an empty variable of a shell; as a path it would be this folder
+            inside, reason = [], "a file must have a name, got ''"
+        elif Path(name).is_dir():
             inside = [str(path) for path in images_below(Path(name))]
             reason = f"there are no images in the folder {name}"
         elif glob.has_magic(name) and not Path(name).exists():

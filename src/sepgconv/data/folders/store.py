@@ -3,6 +3,7 @@
 A store is a file of pixels, image after image, and an index that says of which file each is. A file is known by its
 size, its times and its number in the file system, so that one that was written again is never mistaken for what it
 was. The index is replaced whole and names its pixels, so a process that reads an older one has what it began with.
+Checksums tell what was damaged on the disk; it is then made again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import uuid
 import warnings
+import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -26,7 +28,7 @@ from ..download import locked
 from ..image_files import GREYS, Framing, read_image
 from ..places import atomic_write
 
-FORMAT = 1  # of the index
+FORMAT = 2  # of the index
 AT_A_TIME = 256  # files whose pixels are in memory while they are decoded
 THREADS = min(4, os.cpu_count() or 1)
 
@@ -69,7 +71,7 @@ def open_store(root: Path, files: Sequence[str], framing: Framing, cache: Path, 
     Raises:
         OSError: a file is gone, or there is no space.
     """
-    key = hashlib.sha256(json.dumps(asdict(framing), sort_keys=True).encode()).hexdigest()[:12]
+    key = hashlib.sha256(json.dumps({**asdict(framing), "format": FORMAT}, sort_keys=True).encode()).hexdigest()[:12]
     index = cache / f"index-{key}.json"
     with locked(cache):  # one process decodes, the others then find it
         stamps = {file: stamp(root / file) for file in files}
@@ -78,21 +80,17 @@ def open_store(root: Path, files: Sequence[str], framing: Framing, cache: Path, 
             return Store(old, known)
         name = f"pixels-{key}-{uuid.uuid4().hex[:12]}.bin"
         entries: dict[str, Entry] = {}
-        rows = 0
+        rows = checksum = 0
         with atomic_write(cache / name) as out:
             for file, entry, pixels in _decoded(root, stamps, framing, known, old, progress):
                 if pixels is not None:
-                    out.write(pixels.tobytes())
+                    out.write(content := pixels.tobytes())
+                    checksum = zlib.crc32(content, checksum)
                     entry = Entry(entry.stamp, rows, entry.digest, entry.notes)
                     rows += 1
                 entries[file] = entry
-        with atomic_write(index) as out:
-            text = {
-                "format": FORMAT,
-                "pixels": name,
-                "entries": {f: list(asdict(e).values()) for f, e in entries.items()},
-            }
-            out.write(json.dumps(text).encode(errors="surrogateescape"))
+        found = {f: list(asdict(e).values()) for f, e in entries.items()}
+        _write(index, {"format": FORMAT, "pixels": name, "checksum": checksum, "entries": found})
         for left in cache.glob(f"pixels-{key}-*.bin"):
             if left.name != name:
                 left.unlink(missing_ok=True)  # who has it mapped keeps it
@@ -107,7 +105,7 @@ def stamp(path: Path) -> Stamp:
 
 def headers(root: Path, files: Sequence[str], cache: Path) -> dict[str, tuple[int, int, bool]]:
     """Width, height and whether it is grey, of every file that can be opened; kept on disk as the pixels are."""
-    index = cache / "headers.json"
+    index = cache / f"headers-{FORMAT}.json"
     stamps = {file: stamp(root / file) for file in files}
     known = {file: value for file, value in _json(index).items() if _is_header(value, stamps.get(file))}
     missing = [file for file in files if file not in known]
@@ -116,8 +114,7 @@ def headers(root: Path, files: Sequence[str], cache: Path) -> dict[str, tuple[in
             warnings.simplefilter("ignore")
             found = threads.map(lambda file: _header(root / file), missing)
             known.update({f: [stamps[f], *header] for f, header in zip(missing, found, strict=True)})
-        with atomic_write(index) as out:
-            out.write(json.dumps(known).encode(errors="surrogateescape"))
+        _write(index, known)
     return {file: (known[file][1], known[file][2], known[file][3]) for file in files if known[file][1]}
 
 
@@ -164,7 +161,7 @@ def _decoded(
 
 def _decode(path: Path, before: Stamp, framing: Framing) -> tuple[Entry, np.ndarray | None]:
     try:
-        pixels, notes = read_image(path, framing, frames=False)
+        pixels, notes = read_image(path, framing)
         digest = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
     except ValueError as error:
         return Entry(before, -1, "", (str(error),)), None
@@ -183,17 +180,39 @@ def _read(index: Path, cache: Path, framing: Framing) -> tuple[dict[str, Entry],
         rows = sum(entry.row >= 0 for entry in entries.values())
         if {entry.row for entry in entries.values()} - {-1} != set(range(rows)):
             raise ValueError(f"{index} names other rows than there are")
-        return entries, _map(cache / text["pixels"], rows, framing)
+        pixels = _map(cache / text["pixels"], rows, framing)
+        if _checksum(pixels) != text["checksum"]:
+            raise ValueError(f"{cache / text['pixels']} is damaged")
+        return entries, pixels
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}, None
 
 
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """Writes a JSON file that `_json` reads, behind a line with its checksum."""
+    text = json.dumps(content).encode(errors="surrogateescape")
+    with atomic_write(path) as out:
+        out.write(f"{zlib.crc32(text)}\n".encode() + text)
+
+
 def _json(path: Path) -> dict[str, Any]:
+    """What `_write` has written; nothing if it is not there or damaged."""
     try:
-        found = json.loads(path.read_bytes().decode(errors="surrogateescape"))
+        checksum, text = path.read_bytes().split(b"\n", 1)
+        if int(checksum) != zlib.crc32(text):
+            return {}
+        found = json.loads(text.decode(errors="surrogateescape"))
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _checksum(pixels: np.ndarray) -> int:
+    """Of all rows, some at a time: they may not fit into memory."""
+    found = 0
+    for start in range(0, len(pixels), AT_A_TIME):
+        found = zlib.crc32(pixels[start : start + AT_A_TIME].tobytes(), found)
+    return found
 
 
 def _map(path: Path, rows: int, framing: Framing) -> np.ndarray:

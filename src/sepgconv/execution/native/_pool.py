@@ -108,7 +108,7 @@ def _differentiate(ctx, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor |
 def _scattered(grad: Tensor, places: Tensor, shape: torch.Size, size: int, stride: int, padding: int) -> Tensor:
     """The same with operations that can be differentiated."""
     where = places.long()
-    starts = [torch.arange(length) * stride - padding for length in grad.shape[2:]]
+    starts = [torch.arange(length, device=grad.device) * stride - padding for length in grad.shape[2:]]
     y, x = starts[0][:, None] + where // size, starts[1] + where % size
     flat = grad.new_zeros(*grad.shape[:2], shape[0] * shape[1])
     return flat.scatter_add(2, (y * shape[1] + x).flatten(2), grad.flatten(2)).unflatten(2, shape)
