@@ -134,7 +134,7 @@ def _turn(degrees: float) -> Tensor:
 
 
 @torch.no_grad()
-def border_errors(ground: float, seeds: int = 3, scales: int = 6) -> list[float]:
+def border_errors(ground: float, seeds: int = 3, scales: int = 6, pictures: int = 9) -> list[float]:
     """Change of the maximum over space by one step of the grid, relative to how much it varies between pictures.
 
     Of all pixels, of those without half a window at the border, and of all where the image goes on beyond it.
@@ -145,7 +145,9 @@ def border_errors(ground: float, seeds: int = 3, scales: int = 6) -> list[float]
         net = two_layers(sg.scale2(scales, MAX_SCALE), 10.0, size=WINDOW, cutoff=0.4)
         found = []
         for matrix in (torch.eye(2).double(), _step(scales)):
-            images = ground + torch.cat([smooth_image(element=matrix @ _turn(angle)) for angle in range(0, 360, 40)])
+            images = ground + torch.cat(
+                [smooth_image(element=matrix @ _turn(angle)) for angle in range(0, 360, 360 // pictures)]
+            )
             features = net(images)
             further = net(nn.functional.pad(images, (2 * reach,) * 4, mode="replicate"))
             inner, whole = (slice(n, -n) for n in (reach, 2 * reach))
