@@ -33,7 +33,7 @@ def test_copies_hold_in_depth() -> None:
 
 
 def test_a_bright_ground_spoils_maxima_unless_the_image_goes_on() -> None:
-    zeros, _, further = border_errors(1.0, seeds=1, pictures=3)
+    zeros, _, further = border_errors(1.0, seeds=1, scales=5, pictures=5)
     assert further < zeros / 2
 
 
