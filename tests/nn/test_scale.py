@@ -252,3 +252,12 @@ def test_a_window_without_room_for_the_smallest_scale_is_refused() -> None:
         sampled = sg.LiftingConv(1, 1, least, grid=sg.scale2(3, max_scale)).kernel.positions()[1][0]
         assert (sampled > 0).sum() > 1
     sg.LiftingConv(1, 1, 1, grid=sg.scale2(3, 4.0))
+
+
+def test_scales_that_no_image_can_show_are_refused() -> None:
+    conv = sg.LiftingConv(1, 1, 33, grid=sg.scale2(2, 15.0))
+    with pytest.raises(ValueError, match=r"images of \(16, 12\) pixels cannot show scales up to 15 .* of 31 pixels"):
+        conv(torch.zeros(1, 1, 16, 12))
+    assert conv(torch.zeros(1, 1, 17, 12)).shape == (1, 1, 2, 17, 12)
+    wide = sg.LiftingConv(1, 1, 33, grid=sg.se2(2))  # without dilations nothing is promised of sizes
+    assert wide(torch.zeros(1, 1, 16, 16)).shape == (1, 1, 2, 16, 16)
