@@ -100,7 +100,7 @@ def test_signals_at_other_time_scales() -> None:
     found = {}
     for name, grid in (("scale1", sg.scale1(11, 32.0)), ("plain", sg.translation1())):
         torch.manual_seed(0)
-        net = sg.models.shallow(grid, 1, 6, kernel_size=7, finest=0.25, kernel=SMALL)
+        net = sg.models.shallow(grid, 1, 6, kernel_size=7, finest=0.25, dropout=0.0, kernel=SMALL)
         train(net, images, labels, 5)
         found[name] = error(net, held, truth), error(net, stretched, theirs)
     print(found)

@@ -98,6 +98,24 @@ def test_quarter_turns_of_a_pyramid_with_rotations_are_exact() -> None:
     assert torch.allclose(net(images), net(images.rot90(1, (-2, -1))), atol=1e-11)
 
 
+def test_quarter_turns_of_sim2_with_copied_and_unread_ends_are_exact() -> None:
+    torch.manual_seed(0)
+    grid, kernel = sg.sim2(4, 4, 2.0), sg.KernelConfig(cutoff=0.4)
+    net = nn.Sequential(
+        sg.LiftingConv(1, 4, 7, grid=grid, kernel=kernel),
+        sg.BatchNorm(4),
+        nn.ReLU(),
+        sg.ScalePool("copy", grid=grid, margin=1),
+        sg.GroupConv(4, 6, 7, grid=grid, kernel=kernel, factorisation="h_separable"),
+        nn.ReLU(),
+        sg.ScalePool("mean", grid=grid, margin=1, dropout=0.5),
+        sg.GroupPool("max"),
+    )
+    images = torch.randn(2, 1, 29, 29, dtype=torch.float64)
+    net = net.double().eval()
+    assert torch.allclose(net(images), net(images.rot90(1, (-2, -1))), rtol=0, atol=1e-11)
+
+
 def test_a_pyramid_learns_and_is_copied() -> None:
     net = sg.models.shallow(sg.scale2(3, 2.0), kernel_size=3)
     net(torch.randn(2, 1, 16, 16)).sum().backward()
@@ -160,6 +178,55 @@ def test_a_scale_pool_reads_what_it_says() -> None:
     assert torch.equal(alone(features[:, :, :5]), features[:, :, 1:4].amax(2, keepdim=True))
 
 
+@pytest.mark.parametrize("reduce", ["max", "mean"])
+def test_scales_are_dropped_in_training_and_one_is_always_read(reduce: str) -> None:
+    torch.manual_seed(0)
+    grid = sg.sim2(2, 5, 2.0)
+    pool = sg.ScalePool(reduce, grid=grid, margin=1, dropout=0.5)
+    levels = torch.tensor([-100.0, -1.0, -2.0, -4.0, 100.0])  # the first and the last are in the margin
+    features = levels.expand(4000, 1, 2, 5).flatten(2, 3)[..., None, None]
+    found = pool(features)
+    assert found.shape == (4000, 1, 2, 1, 1)
+    assert torch.equal(found[:, :, 0], found[:, :, 1])  # all rotations read the same scales
+    subsets = [[-1.0], [-2.0], [-4.0], [-1.0, -2.0], [-1.0, -4.0], [-2.0, -4.0], [-1.0, -2.0, -4.0]]
+    allowed = {max(s) if reduce == "max" else sum(s) / len(s) for s in subsets}
+    assert {round(v, 4) for v in found.flatten().tolist()} == {round(v, 4) for v in allowed}
+    shares = [(found[:, 0, 0] == v).double().mean().item() for v in (-1.0, -4.0)]
+    expected = (0.5 + 1 / 24, 1 / 8 + 1 / 24) if reduce == "max" else (1 / 8 + 1 / 24,) * 2
+    assert shares == pytest.approx(expected, abs=0.03)
+    assert torch.equal(pool.eval()(features), sg.ScalePool(reduce, grid=grid, margin=1)(features))
+
+
+def test_dropping_all_scales_reads_a_single_one() -> None:
+    torch.manual_seed(0)
+    pool = sg.ScalePool("max", grid=sg.scale2(4, 2.0), dropout=1.0)
+    found = pool(torch.arange(4.0).expand(4000, 1, 4)[..., None, None]).flatten()
+    assert torch.bincount(found.long(), minlength=4).tolist() == pytest.approx([1000] * 4, abs=120)
+
+
+def test_ends_may_be_copies_of_what_is_read() -> None:
+    features = torch.randn(2, 3, 10, 4, 4)
+    split = features.unflatten(2, (2, 5))
+    wanted = split[:, :, :, [1, 1, 2, 3, 3]].flatten(2, 3)
+    assert torch.equal(sg.ScalePool("copy", grid=sg.sim2(2, 5, 2.0), margin=1)(features), wanted)
+    alone = sg.ScalePool("copy", grid=sg.scale2(5, 2.0), margin=2)
+    assert torch.equal(alone(features[:, :, :5]), features[:, :, 2:3].expand(2, 3, 5, 4, 4))
+
+
+def test_copied_ends_keep_the_spoilt_scales_from_growing_in_number() -> None:
+    """Three group convolutions, one scale at each end unread: copies before each of them leave a third of the error."""
+    torch.manual_seed(0)
+    grid, kernel = sg.scale2(8, 3**0.5), sg.KernelConfig(cutoff=0.4)
+    convs = [sg.GroupConv(4, 4, 15, grid=grid, kernel=kernel) for _ in range(3)]
+    lift = nn.Sequential(sg.LiftingConv(1, 4, 15, grid=grid, kernel=kernel), nn.ReLU())
+    found = {}
+    for name in ("none", "copy"):
+        pool = [sg.ScalePool("copy", grid=grid, margin=1)] if name == "copy" else []
+        net = nn.Sequential(lift, *(nn.Sequential(*pool, conv, nn.ReLU()) for conv in convs)).double().eval()
+        found[name] = sg.testing.equivariance_error(net, smooth_image(49), grid=grid, trim=1)[0].error
+    assert found["copy"] < found["none"] / 3
+
+
 def test_scales_that_are_not_read_are_the_spoilt_ones() -> None:
     """Without the ends a step of the grid changes features by less than a tenth; with them by far more."""
     torch.manual_seed(0)
@@ -182,8 +249,12 @@ def test_what_is_refused() -> None:
         sg.ScalePyramid(layers(plain), grid=mixed)
     with pytest.raises(ValueError, match="margin=2 leaves none of 3 scales; take 1 at most"):
         sg.ScalePool("max", grid=grid, margin=2)
-    with pytest.raises(ValueError, match="reduce must be one of max, mean, peak, none; got 'sum'"):
+    with pytest.raises(ValueError, match="reduce must be one of max, mean, peak, none, copy; got 'sum'"):
         sg.ScalePool("sum", grid=grid)
+    with pytest.raises(ValueError, match=r"dropout must lie between 0 and 1, got 1\.5"):
+        sg.ScalePool("max", grid=grid, dropout=1.5)
+    with pytest.raises(ValueError, match=r"dropout is for reduce max and mean, got 0\.5 with 'peak'"):
+        sg.ScalePool("peak", grid=grid, dropout=0.5)
     with pytest.raises(ValueError, match="with 3 elements of Grid"):
         sg.ScalePool("max", grid=grid)(torch.zeros(1, 1, 4, 2, 2))
     with pytest.raises(ValueError, match="lifts every scale in a call of its own: make grids with sampling='fixed'"):
@@ -207,3 +278,12 @@ def test_a_window_without_room_for_the_smallest_scale_is_refused() -> None:
         sampled = sg.LiftingConv(1, 1, least, grid=sg.scale2(3, max_scale)).kernel.positions()[1][0]
         assert (sampled > 0).sum() > 1
     sg.LiftingConv(1, 1, 1, grid=sg.scale2(3, 4.0))
+
+
+def test_scales_that_no_image_can_show_are_refused() -> None:
+    conv = sg.LiftingConv(1, 1, 33, grid=sg.scale2(2, 15.0))
+    with pytest.raises(ValueError, match=r"images of \(16, 12\) pixels cannot show scales up to 15 .* of 31 pixels"):
+        conv(torch.zeros(1, 1, 16, 12))
+    assert conv(torch.zeros(1, 1, 17, 12)).shape == (1, 1, 2, 17, 12)
+    wide = sg.LiftingConv(1, 1, 33, grid=sg.se2(2))  # without dilations nothing is promised of sizes
+    assert wide(torch.zeros(1, 1, 16, 16)).shape == (1, 1, 2, 16, 16)

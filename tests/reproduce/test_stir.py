@@ -73,6 +73,11 @@ def test_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search(r"\| 17–32 \| R²⋊R⁺ on a pyramid \|", text)
     with Image.open(out / "smoke" / "stir" / "figure.png") as picture:
         assert len(np.unique(np.asarray(picture.convert("L")))) > 20
+    monkeypatch.setattr("sepgconv.reproduce.command.sweep", lambda *args, **options: pytest.fail("it runs"))
+    (out / "smoke" / "stir" / "table.md").unlink()
+    assert main(["reproduce", "stir", "--budget", "smoke", "--output", str(out), "--tables"]) == 0
+    assert (out / "smoke" / "stir" / "table.md").read_text() == text
+    assert main(["reproduce", "stir", "--budget", "cpu", "--output", str(out), "--tables"]) == 1
 
 
 def test_without_mnist_it_says_how_to_get_it(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:

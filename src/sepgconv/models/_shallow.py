@@ -13,6 +13,10 @@ from sepgconv.models._resnet import widen
 from sepgconv.models._segments import Layers
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ScalePool, ScalePyramid, SpatialPool
 from sepgconv.nn._check import whole
+from sepgconv.nn._scale_pool import DROPPING
+
+DROPOUT = 0.5
+"""Of scales. Without it, networks trained on large objects do not know small ones (docs/equivariance.md)."""
 
 
 def shallow(
@@ -45,7 +49,7 @@ def shallow(
         pool: width and stride of a spatial maximum between the layers; by default 2 with dilations, which makes a step
             cost a third, and 1 without, as published.
         project: over scales, as in `ScalePool`.
-        dropout: has nothing to multiply here.
+        dropout: multiplies the rate, 1/2, at which scales are not read in training, see `ScalePool`; 0 leaves it out.
         recompute, antialias: of deeper networks; True is an error.
 
     Shapes:
@@ -71,12 +75,9 @@ def shallow(
         BatchNorm(second),
         nn.ReLU(),
     ]
+    head = nn.Linear(second, whole("num_classes", num_classes, 1))
     if not scaled:
-        return Layers(*layers, GroupPool("max"), nn.Linear(second, whole("num_classes", num_classes, 1)))
+        return Layers(*layers, GroupPool("max"), head)
+    scales = ScalePool(project, grid=grid, dropout=DROPOUT * dropout if project in DROPPING else 0.0)
     pyramid = ScalePyramid(nn.Sequential(*layers), grid=grid, padding=(1 + pool) * (kernel_size // 2), finest=finest)
-    return Layers(
-        pyramid,
-        ScalePool(project, grid=grid),
-        GroupPool("max"),
-        nn.Linear(second, whole("num_classes", num_classes, 1)),
-    )
+    return Layers(pyramid, scales, GroupPool("max"), head)

@@ -68,6 +68,12 @@ class LiftingConv(_Conv):
     def forward(self, images: Float[Tensor, "b i *space"]) -> Float[Tensor, "b j h *out"]:
         """Convolves images with the kernel at every element of the grid."""
         self.check(images)
+        if self.kernel_size >= 2 * max(images.shape[2:]) and self.grid.widening > 1:
+            raise ValueError(
+                f"images of {tuple(images.shape[2:])} pixels cannot show scales up to {self.grid.widening:g} with "
+                f"kernel_size={self.kernel_size}, whose edge lies beyond the image from every pixel; take a smaller "
+                f"max_scale, and a window of {2 * max(images.shape[2:]) - 1} pixels at most"
+            )
         return self.convolve(images, native=applies(images, self.bias))
 
 

@@ -8,7 +8,8 @@ from sepgconv.grids import Grid
 from sepgconv.groups import Dilation
 from sepgconv.nn._check import floating, whole
 
-REDUCTIONS = ("max", "mean", "peak", "none")
+DROPPING = ("max", "mean")
+REDUCTIONS = ("max", "mean", "peak", "none", "copy")
 
 
 def dilations(grid: Grid, layer: nn.Module) -> int:
@@ -28,19 +29,29 @@ class ScalePool(nn.Module):
 
     Args:
         reduce: `max`, `mean`, or `peak`, the maximum of the parabola through the highest scale and its neighbours;
-            `none` keeps the scales that are read.
+            `none` keeps the scales that are read; `copy` keeps all, with copies of the nearest that is read for those
+            that are not. Put before every group convolution, `copy` keeps spoilt scales from growing in number with
+            every layer.
         grid: where the features live.
         margin: how many scales at each end are not read.
+        dropout: probability of not reading a scale, in training, drawn for every image and scale; one is always read.
+            Else a network learns to combine fine scales with coarse ones, and of an object that is much smaller or
+            larger it has one of the two only. For `max` and `mean`.
 
     Shapes:
-        `(b, c, h, y, x)` → `(b, c, r, y, x)`, r the elements of the other axes; with `none` times the scales read.
+        `(b, c, h, y, x)` → `(b, c, r, y, x)`, r the elements of the other axes; with `none` times the scales read, with
+        `copy` times all.
     """
 
-    def __init__(self, reduce: str = "max", *, grid: Grid, margin: int = 0) -> None:
+    def __init__(self, reduce: str = "max", *, grid: Grid, margin: int = 0, dropout: float = 0.0) -> None:
         super().__init__()
         if reduce not in REDUCTIONS:
             raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}; got {reduce!r}")
-        self.reduce, self.grid, self.margin = reduce, grid, whole("margin", margin, 0)
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"dropout must lie between 0 and 1, got {dropout!r}")
+        if dropout and reduce not in DROPPING:
+            raise ValueError(f"dropout is for reduce {' and '.join(DROPPING)}, got {dropout!r} with {reduce!r}")
+        self.reduce, self.grid, self.margin, self.dropout = reduce, grid, whole("margin", margin, 0), dropout
         self.read()
 
     def read(self) -> tuple[int, slice]:
@@ -60,11 +71,13 @@ class ScalePool(nn.Module):
                 f"got {tuple(features.shape)}"
             )
         part, read = self.read()
+        if self.training and self.dropout:
+            return over_some_scales(features, self.grid.shape, part, read, self.reduce, self.dropout)
         return over_scales(features, self.grid.shape, part, read, self.reduce)
 
     def extra_repr(self) -> str:
-        """Reduction and margin."""
-        return f"{self.reduce!r}, margin={self.margin}"
+        """Reduction, margin and dropout."""
+        return f"{self.reduce!r}, margin={self.margin}" + (f", dropout={self.dropout:g}" if self.dropout else "")
 
 
 def over_scales(
@@ -72,9 +85,32 @@ def over_scales(
 ) -> Float[Tensor, "b c r *space"]:
     """Reduces some elements of one of the axes, of these lengths, that h is made of."""
     scales = features.unflatten(2, shape).movedim(2 + part, -1)[..., read]
-    if reduce == "none":
+    if reduce == "copy":
+        ends = (scales[..., :1], scales[..., -1:])
+        missing = (read.start, shape[part] - read.stop)
+        low, high = (end.expand(*end.shape[:-1], count) for end, count in zip(ends, missing, strict=True))
+        scales = torch.cat([low, scales, high], -1)
+    if reduce in ("none", "copy"):
         return scales.movedim(-1, 2 + part).flatten(2, 1 + len(shape))
     found = {"max": lambda x: x.amax(-1), "mean": lambda x: x.mean(-1), "peak": line_maximum}[reduce](scales)
+    return found.unsqueeze(2) if len(shape) == 1 else found.flatten(2, len(shape))
+
+
+def over_some_scales(
+    features: Float[Tensor, "b c h *space"],
+    shape: tuple[int, ...],
+    part: int,
+    read: slice,
+    reduce: str,
+    dropout: float,
+) -> Float[Tensor, "b c r *space"]:
+    """As `over_scales` by `max` or `mean`, of at least one scale of each image, drawn at random."""
+    scales = features.unflatten(2, shape).movedim(2 + part, 0)[read]
+    drawn = torch.rand(scales.shape[:2], device=features.device)
+    kept = (drawn >= dropout) | (drawn == drawn.amax(0))
+    kept = kept[(...,) + (None,) * (scales.ndim - 2)]
+    mean = reduce == "mean"
+    found = (scales * kept).sum(0) / kept.sum(0) if mean else scales.masked_fill(~kept, -torch.inf).amax(0)
     return found.unsqueeze(2) if len(shape) == 1 else found.flatten(2, len(shape))
 
 

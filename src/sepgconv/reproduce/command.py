@@ -46,6 +46,9 @@ def main(arguments: Sequence[str]) -> int:
             raise ValueError(f"output must be a directory, got {str(options.output)!r}, which is a file")
         store.check_version()
         return report(chosen, options.budget, store, options.docs)
+    if options.tables:
+        store.check_version()
+        return tables(chosen, options.budget, store)
     runs = [run for experiment in chosen for run in experiment.runs(options.budget)]
     executor = pick(options)
     console = Console(stderr=True)
@@ -79,6 +82,16 @@ def publish(experiment: Experiment, budget: str, store: Store) -> Summary:
         with atomic_write(home / TABLE) as file:
             file.write(section(summary, FIGURE, notes(home)).encode())
     return summary
+
+
+def tables(chosen: Sequence[Experiment], budget: str, store: Store) -> int:
+    """Writes tables and figures of the results there are; returns 1 if there are none."""
+    found = [experiment for experiment in chosen if publish(experiment, budget, store).results]
+    for experiment in found:
+        print(f"wrote {store.home(budget, experiment.id) / TABLE}")
+    if not found:
+        print(f"sepgconv reproduce: {store.folder} holds no results at budget {budget!r}", file=sys.stderr)
+    return 0 if found else 1
 
 
 def notes(home: Path) -> str:
@@ -148,6 +161,7 @@ def parser() -> argparse.ArgumentParser:
         "--output", type=Path, default=Path("outputs/reproduce"), metavar="DIR", help="where results are (%(default)s)"
     )
     where("--root", metavar="DIR", help="where data is ($SEPGCONV_DATA, else the user's cache)")
+    where("--tables", action="store_true", help="write tables and figures of the results there are, and run nothing")
     where("--docs", type=Path, metavar="FILE", help="write the page of results there, figures beside it")
     where("--executor", choices=("local", "ray"), default="local", help="(%(default)s)")
     where(
