@@ -112,7 +112,6 @@ static void block_of_band(const job *j, int64_t b, int64_t part, int64_t block, 
         if (a->addend && y + 1 < rows)
             for (int64_t x = 0; x < a->out_x; x++)
                 __builtin_prefetch(a->addend + (out - a->y) + a->y_row + x * a->y_pixel, 0, 2);
-        for (int64_t x = 0; x < a->out_x && y + 1 < rows; x++) __builtin_prefetch(out + a->y_row + x * a->y_pixel, 1, 2);
         if (fetch) fetch_rows(image + BLOCK, a, first + y * in_rows / rows, first + (y + 1) * in_rows / rows);
         for (int64_t x = 0; x < a->out_x; x += width) {
             const float *from = in + y * a->stride * p->row + x * BLOCK;
