@@ -97,7 +97,7 @@ def change_list(model: nn.Sequential) -> None:
 
 
 def negative_view(model: nn.Sequential) -> None:
-    last(model).weight.data = torch._neg_view(last(model).weight.data)
+    last(model).weight.data = torch._neg_view(last(model).weight.data)  # pyright: ignore[reportPrivateImportUsage]
 
 
 CHANGES = [
