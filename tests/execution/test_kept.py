@@ -1,7 +1,8 @@
 """Kernels that are kept in eval are never stale: other weights, modes, precisions, threads."""
 
-import threading
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -143,27 +144,29 @@ def circle(rotations: int) -> sg.GroupConv:
     return sg.GroupConv(16, 16, 3, grid=grid, kernel=KERNEL, execution="structured")
 
 
+def in_threads(check: Callable[[int], None], sizes: Sequence[int], times: int) -> None:
+    """A check without gradients, so many times in a thread for each size, all at once; what goes wrong is raised."""
+
+    def repeat(n: int) -> None:
+        with torch.no_grad():
+            for _ in range(times):
+                check(n)
+
+    with ThreadPoolExecutor(len(sizes)) as threads:
+        list(threads.map(repeat, sizes))
+
+
 def test_threads_serve_batches_of_any_size() -> None:
-    model, errors = net(), []
+    model = net()
     batches = {n: torch.randn(n, 1, 6, 6) for n in (1, 16)}
     with torch.no_grad():
         expected = {n: model(x) for n, x in batches.items()}
 
     def serve(n: int) -> None:
-        with torch.no_grad():
-            for _ in range(60):
-                try:
-                    model[1].conv1._kept = None
-                    assert torch.equal(model(batches[n]), expected[n])
-                except Exception as error:
-                    errors.append(error)
+        model[1].conv1._kept = None
+        assert torch.equal(model(batches[n]), expected[n])
 
-    threads = [threading.Thread(target=serve, args=(n,)) for n in (1, 16, 1, 16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    in_threads(serve, (1, 16, 1, 16), 60)
 
 
 class Slow(sg.GroupConv):
@@ -177,25 +180,13 @@ class Slow(sg.GroupConv):
 @pytest.mark.parametrize(("channels", "size", "rotations", "side"), [(4, 5, 8, 5), (8, 1, 4, 9)])
 def test_threads_that_want_different_plans(channels: int, size: int, rotations: int, side: int) -> None:
     """Layers for which one image and 64 may be convolved in different ways."""
-    layer, errors = Slow(channels, channels, size, grid=sg.se2(rotations), kernel=KERNEL).eval(), []
+    layer = Slow(channels, channels, size, grid=sg.se2(rotations), kernel=KERNEL).eval()
     batches = {n: torch.randn(n, channels, rotations, side, side) for n in (1, 64)}
     with torch.no_grad():
         expected = {n: layer(x) for n, x in batches.items()}
-
-    def serve(n: int) -> None:
-        with torch.no_grad():
-            for _ in range(20):
-                try:
-                    assert_close(layer(batches[n]), expected[n], atol=1e-4, rtol=1e-4)
-                except Exception as error:
-                    errors.append(error)
-
-    threads = [threading.Thread(target=serve, args=(n,)) for n in (1, 64, 1, 64)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    in_threads(
+        lambda n: assert_close(layer(batches[n]), expected[n], atol=1e-4, rtol=1e-4), sizes=(1, 64, 1, 64), times=20
+    )
 
 
 @pytest.mark.parametrize("training", [False, True])

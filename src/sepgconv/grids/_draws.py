@@ -53,9 +53,8 @@ def check_draw(features: Tensor, grid: "Grid", last: tuple[int, int], layer: nn.
             for key, move in marks.items():
                 found.setdefault(key, set()).add(move)
     made = found.get(grid.key)
-    if (
-        made is None and last[1] not in (NEVER, grid.moves) and computed_again()
-    ):  # somebody has moved it since the forward pass
+    moved = last[1] not in (NEVER, grid.moves)  # since the layer has read it
+    if made is None and moved and computed_again():
         made = {-1}
     elif made is None and grid.origin is None and layer.training:
         if found:
