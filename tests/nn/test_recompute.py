@@ -3,6 +3,7 @@
 import copy
 import multiprocessing
 import os
+import weakref
 
 import pytest
 import torch
@@ -156,6 +157,19 @@ def test_a_recomputed_model_keeps_less(kept_bytes) -> None:
     handle = block.register_forward_hook(lambda *_: None)
     assert kept_bytes(lambda: module[:4](x)) > 2.9 * lifted  # which a hook must be shown
     handle.remove()
+
+
+def test_what_is_computed_again_is_held_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, normalise = [], sg.BatchNorm.normalise
+
+    def watched(self: sg.BatchNorm, features: torch.Tensor, **options) -> torch.Tensor:
+        seen.append(weakref.ref(features.untyped_storage()))
+        return normalise(self, features, **options)
+
+    monkeypatch.setattr(sg.BatchNorm, "normalise", watched)
+    result = block(recompute=True)(torch.randn(2, 2, 4, 6, 6, requires_grad=True))
+    assert result.requires_grad
+    assert [reference() for reference in seen] == [None, None]
 
 
 def test_without_gradients_nothing_is_checkpointed() -> None:

@@ -83,10 +83,16 @@ def batch_norm(
     return result
 
 
-def recipe(features: Tensor, shape: torch.Size) -> Made | None:
-    """How features `(b, c, h, …)` were made that are an `own` result of a norm, as rows of a shape; None for others."""
+def take_recipe(features: Tensor, shape: torch.Size) -> Made | None:
+    """How features `(b, c, h, …)` were made that are an `own` result of a norm, as rows of a shape; None for others.
+
+    It is taken from them: a recipe that nobody needs any more would keep what it starts from in memory.
+    """
     found = getattr(features, RECIPE, None)
-    if found is None or found[0] != features._version:
+    if found is None:
+        return None
+    delattr(features, RECIPE)
+    if found[0] != features._version:
         return None
     _, flat, *tensors, eps, relu, fixed = found
     each = len(flat) // shape[0]  # rows of an image
