@@ -1,7 +1,8 @@
 """Weights that are kept in `eval()`, and when they are still good."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +16,11 @@ PLAIN = frozenset({bool, int, float, str})
 OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 KNOWN = ("sepgconv.", "torch.")
 """Modules of these packages hold nothing else that changes what they compute."""
+Made = TypeVar("Made")
 
 
-def sources(kernel: nn.Module, like: Tensor) -> list[object] | None:
-    """All that a kernel's modules are and hold, and its samples depend on; None where nothing may be kept.
+def sources(roots: Iterable[nn.Module], like: Tensor) -> list[object] | None:
+    """All that modules and their children are and hold, and weights depend on; None where nothing may be kept.
 
     That is: with gradients, under a compiler, a transform of torch.func or a mode that sees every operation, for
     tensors that are not ordinary ones, on other devices (a comparison would wait for them), and where hooks, patches or
@@ -33,7 +35,7 @@ def sources(kernel: nn.Module, like: Tensor) -> list[object] | None:
     if like.device.type != "cpu" or type(like) is not Tensor:
         return None
     found: list[object] = []
-    modules: list[nn.Module] = [kernel]
+    modules = list(roots)
     for module in modules:  # which grows meanwhile
         values, kind = vars(module), type(module)
         if values["_forward_hooks"] or values["_forward_pre_hooks"] or "forward" in values:
@@ -56,7 +58,7 @@ def _unknown(item: tuple[str, object]) -> bool:
     return name not in OF_EVERY_MODULE
 
 
-class Kept:
+class Kept(Generic[Made]):
     """Weights, and copies of all that they were made from: good as long as these are the same, number by number.
 
     A version counter does not see writes through `.data`, an address may be freed and used again, and buffers count,
@@ -64,31 +66,28 @@ class Kept:
     0.05 ms a layer. The copies come first: what another thread writes while the weights are made is then a change.
 
     Args:
-        held: what `sources` has found, and plain things besides.
-        scale: a tensor that is made anew every time.
-        make: the weights to be kept.
+        held: what `sources` has found, and tensors and plain things besides.
+        make: makes what is to be kept.
     """
 
-    def __init__(self, held: list[object], scale: Tensor | None, make: Callable[[], list]) -> None:
+    def __init__(self, held: list[object], make: Callable[[], Made]) -> None:
         self.held = held  # objects that are held have ids of their own
         self.ids = list(map(id, held))
         self.tensors, self.facts = _sorted(held)
-        tensors = _with(self.tensors, scale)
-        self.looks = [(t.dtype, t.shape) for t in tensors]
-        self.copies = [t.detach().clone(memory_format=torch.contiguous_format) for t in tensors]
-        count = len(tensors)
+        self.looks = [(t.dtype, t.shape) for t in self.tensors]
+        self.copies = [t.detach().clone(memory_format=torch.contiguous_format) for t in self.tensors]
+        count = len(self.tensors)
         self.places = (ctypes.c_void_p * count)(*[copy.data_ptr() for copy in self.copies])
         self.sizes = (ctypes.c_int64 * count)(*[copy.nbytes for copy in self.copies])
-        self.weights = make()
+        self.made = make()
 
-    def holds(self, held: list[object], scale: Tensor | None) -> bool:
+    def holds(self, held: list[object]) -> bool:
         """Whether nothing has changed."""
         tensors = self.tensors
         if list(map(id, held)) != self.ids:
             tensors, facts = _sorted(held)
             if facts != self.facts:
                 return False
-        tensors = _with(tensors, scale)
         if [(t.dtype, t.shape) for t in tensors] != self.looks:
             return False
         found = _library.FOUND or _library.library()
@@ -107,7 +106,3 @@ def _sorted(held: list[object]) -> tuple[list[Tensor], list[object]]:
     """Tensors, and what is compared as it is: classes, a plan, plain values such as a frequency."""
     facts = [x for x in held if type(x) in PLAIN or isinstance(x, type | Plan)]
     return [x for x in held if isinstance(x, Tensor)], facts
-
-
-def _with(tensors: list[Tensor], scale: Tensor | None) -> list[Tensor]:
-    return tensors if scale is None else [*tensors, scale]

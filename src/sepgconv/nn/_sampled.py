@@ -17,6 +17,8 @@ from sepgconv.nn._check import AXES, check_memory, described, groups_for, symmet
 from sepgconv.nn._norm import BatchNorm
 
 EXECUTIONS = ("auto", "dense", "structured")
+Prepared = tuple[Weights, Tensor | None]
+"""Weights in a plan's form, and the bias."""
 
 
 class _Conv(nn.Module):
@@ -60,7 +62,7 @@ class _Conv(nn.Module):
         self.saves_memory = False
         self._axes = f"({'b, c' if source is None else 'b, c, h'}, {AXES[grid.space]})"
         self._seen = (0, NEVER)
-        self._kept: Kept | None = None
+        self._kept: Kept[Prepared] | None = None
         self._planned: tuple[object, ...] = ()
         self._plans: dict[str, Plan] = {}
         self.refresh()
@@ -109,28 +111,30 @@ class _Conv(nn.Module):
         """Takes large features a few images at a time: less memory, the same numbers, a tenth more time."""
         self.saves_memory = True
 
-    def _weights(self, plan: Plan, scale: Tensor | None) -> Weights:
-        """The sampled kernel in the plan's form; without gradients it is kept until something changes.
-
-        `scale` multiplies output channels.
-        """
-        now = sources(self.kernel, self.kernel.points)
+    def _prepared(self, plan: Plan, norm: BatchNorm | None) -> Prepared:
+        """As `_sample`, but without gradients it is kept until something changes."""
+        now = sources((self.kernel,) if norm is None else (self.kernel, norm), self.kernel.points)
         if now is None:
             self._kept = None
-            return self._sample(plan, scale)
-        now.append(plan)
+            return self._sample(plan, norm)
+        now += (self.bias, plan)
         kept = self._kept  # read once: other threads may put another in its place
-        if kept is None or not kept.holds(now, scale):
-            kept = self._kept = Kept(now, scale, lambda: self._sample(plan, scale))
-        return kept.weights
+        if kept is None or not kept.holds(now):
+            kept = self._kept = Kept(now, lambda: self._sample(plan, norm))
+        return kept.made
 
-    def _sample(self, plan: Plan, scale: Tensor | None) -> Weights:
+    def _sample(self, plan: Plan, norm: BatchNorm | None) -> Prepared:
+        """The sampled kernel in the plan's form and the bias, both with a norm in eval as part of them."""
+        bias, scale = self.bias, None
+        if norm is not None:
+            scale, shift = norm.folded()
+            bias = shift if bias is None else bias * scale + shift
         with torch.autocast(self.kernel.points.device.type, enabled=False):
             values = self.kernel()
             if scale is not None:
                 last = max(n for n, term in enumerate(self.kernel.terms) if "j" in term.channels)
                 values[last] = values[last] * scale
-            return plan.prepare(values)
+            return plan.prepare(values), bias
 
     def convolve(
         self,
@@ -153,14 +157,10 @@ class _Conv(nn.Module):
             self._seen = check_draw(features, read, self._seen, self)
         if self.redraws:
             grid.redraw() if self.training else grid.rest()
-        bias, scale = self.bias, None
-        if norm is not None:
-            scale, shift = norm.folded()
-            bias = shift if bias is None else bias * scale + shift
         own_ways = features.device.type == "cpu" and not torch.compiler.is_compiling()
         plan = self._plans["cpu" if own_ways else "other"]
         features = features if source else features.unsqueeze(2)  # an image lives on one element
-        weights = self._sample(plan, scale) if self.training else self._weights(plan, scale)
+        weights, bias = self._sample(plan, norm) if self.training else self._prepared(plan, norm)
         after = {"relu": norm is not None, "addend": addend}
         result = plan.run(features, weights, bias, **after, saving=self.saves_memory, own=own, native=native)
         if grid.random and watched and result.grad_fn is not None:
