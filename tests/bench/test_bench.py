@@ -5,7 +5,7 @@ import signal
 import statistics
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -58,7 +58,7 @@ def test_choose() -> None:
 
 def test_the_plain_cnn_is_the_same_architecture_without_groups() -> None:
     """Layer by layer: kernel sizes, channels, strides and paddings of the paper's ResNet on the trivial group."""
-    plain = networks.build({"kind": "plain"}, 1.0)
+    plain = networks.build(asdict(PLAIN), 1.0)
     ours = sg.models.resnet(sg.translation2(), factorisation="nonseparable")
     stock = [m for m in plain.modules() if isinstance(m, nn.Conv2d)]
     group = [m for m in ours.modules() if isinstance(m, sg.LiftingConv | sg.GroupConv)]
@@ -134,6 +134,27 @@ def test_a_case_that_fails_does_not_stop_the_others(monkeypatch) -> None:
     assert result[1].memory == {"infer": 5, "train": 5, "train_untuned": 3}
     assert result[2].memory == {"infer": 5}
     assert log.index("end se2-4-separable") < log.index("infer scale2-8-separable")  # its memory is free by then
+
+
+def test_anti_aliased_networks_are_compared_with_one_that_pools_alike() -> None:
+    (case,) = choose(["se2-8-separable-antialias"])
+    plain = networks.build(asdict(case.plain), 0.1)
+    ours = networks.build(asdict(case), 0.1)
+    assert case.plain.label == "plain CNN, anti-aliased"
+    assert case.plain != PLAIN == CASES[0].plain
+    assert any(isinstance(layer, networks.LowPassed) for layer in plain.modules())
+    assert any(isinstance(layer, sg.SpatialPool) and layer.antialias for layer in ours.modules())
+    images = torch.randn(2, 1, 28, 28)
+    assert plain(images).shape == ours(images).shape
+
+
+def test_a_single_image_is_not_trained_on() -> None:
+    """The norm of the classifier has no variance of one."""
+    (plain,) = measure([], replace(TINY, batch=1, tune=True, untuned=True))
+    assert plain.error is None
+    assert len(plain.seconds["infer"]) == TINY.rounds
+    assert plain.seconds["train"] == []
+    assert "train_untuned" not in plain.memory
 
 
 def test_beside_a_busy_process_there_is_one_until_the_end(monkeypatch) -> None:

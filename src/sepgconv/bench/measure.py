@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sepgconv import tuning
-from sepgconv.bench.cases import PLAIN, PLAIN3, Case
+from sepgconv.bench.cases import PLAIN, Case
 
 HERE = Path(__file__).parent
 VOLUME, FEWER = 16, 4
@@ -68,6 +68,11 @@ def _extent(case: Case, settings: Settings) -> dict[str, Any]:
     if case.space == 2:
         return {"batch": settings.batch, "shape": [settings.size] * 2, "width": settings.width}
     return {"batch": max(settings.batch // FEWER, 1), "shape": [VOLUME] * 3, "width": settings.width / FEWER}
+
+
+def _phases(case: Case, settings: Settings) -> tuple[str, ...]:
+    """What is measured: a single image is not trained on, since the classifier's norm takes the variance of a batch."""
+    return PHASES if _extent(case, settings)["batch"] > 1 else PHASES[:1]
 
 
 class WorkerError(RuntimeError):
@@ -162,8 +167,8 @@ def measure(
         say: is told what goes on.
 
     Returns:
-        The plain CNN, then the cases in their order, then the same for volumes; one that fails has an `error`, the
-        others go on.
+        The plain CNN, then the cases in their order; then the same for the anti-aliased one, and for volumes. One that
+        fails has an `error`, the others go on.
     """
     if settings.busy:
         with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as counting:
@@ -172,10 +177,8 @@ def measure(
             finally:
                 counting.kill()
     result = []
-    for first in (PLAIN, PLAIN3):
-        alike = [case for case in cases if case.space == first.space]
-        if first == PLAIN3 and not alike:
-            break
+    for first in dict.fromkeys([PLAIN, *(case.plain for case in cases)]):
+        alike = [case for case in cases if case.plain == first]
         plain = Measurement(first)
         result.append(plain)
         for group in list(_groups(alike, settings.together)) or [()]:
@@ -183,7 +186,7 @@ def measure(
             _take_turns([plain, *measured], settings, pythons or {}, say)
             result += measured
     if settings.untuned and settings.tune:
-        for m in result:
+        for m in (m for m in result if "train" in _phases(m.case, settings)):
             say(f"memory: {m.case.label}")
             _measure_untuned(m, replace(settings, tune=False), pythons or {})
     return result
@@ -203,7 +206,7 @@ def _take_turns(
             say(f"building {m.case.label}")
             for name, value in (_try(m, worker) or {}).items():
                 setattr(m, name, value)
-        for phase in PHASES:
+        for phase in _phases(measured[0].case, settings):
             for turn in range(-settings.warmup, settings.rounds):
                 counted: dict[str, float] = {}
                 for m, worker in workers:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 import sepgconv as sg
 from sepgconv.grids import GRIDS
 from sepgconv.models._resnet import widen
+from sepgconv.nn._lowpass import subsample
 
 STOCK = {
     2: (nn.Conv2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AdaptiveMaxPool2d, 7),
@@ -38,23 +39,31 @@ class PlainBlock(nn.Module):
         return (self.body(features) + self.shortcut(features)).relu_()
 
 
-def plain_cnn(width: float = 1.0, space: int = 2) -> nn.Module:
+class LowPassed(nn.Module):
+    """A ReLU, and every second pixel after a low-pass: the anti-aliased pooling of `resnet`."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """`(b, c, y, x)` with even sizes, to half of them."""
+        return subsample(features.relu_(), 2, 2, 0)
+
+
+def plain_cnn(width: float = 1.0, space: int = 2, *, antialias: bool = False) -> nn.Module:
     """The paper's ResNet for images or volumes as one writes it without groups: same widths, same kernel sizes."""
     narrow, wide = widen(32, width), widen(64, width)
     conv, norm, pool, end, size = STOCK[space]
+    pooled: list[nn.Module] = [LowPassed()] if antialias else [pool(2), nn.ReLU(inplace=True)]
+    last, end = (5, nn.AdaptiveAvgPool2d) if antialias else (3, end)
     return nn.Sequential(
         conv(1, narrow, size, padding=size // 2, bias=False),
         norm(narrow),
         nn.ReLU(inplace=True),
         PlainBlock(narrow, narrow, space),
         norm(narrow),
-        pool(2),
-        nn.ReLU(inplace=True),
+        *pooled,
         PlainBlock(narrow, wide, space),
         norm(wide),
-        pool(2),
-        nn.ReLU(inplace=True),
-        conv(wide, wide, 3, bias=False),
+        *pooled,
+        conv(wide, wide, last, bias=False),
         norm(wide),
         nn.ReLU(inplace=True),
         end(1),
@@ -70,13 +79,14 @@ def plain_cnn(width: float = 1.0, space: int = 2) -> nn.Module:
 def build(case: dict[str, Any], width: float) -> nn.Module:
     """The network of a case: the plain CNN, or the paper's ResNet with one hidden kernel layer."""
     if case["kind"] == "plain":
-        return plain_cnn(width, case.get("space", 2))
+        return plain_cnn(width, case["space"], antialias=case["antialias"])
     return sg.models.resnet(
         GRIDS[case["group"]].make(*case["counts"]),
         factorisation=case["factorisation"],
-        kernel=sg.KernelConfig(layers=1),
+        kernel=sg.KernelConfig(layers=1, cutoff=0.4 if case["antialias"] else None),
         width=width,
         recompute=case["recompute"],
+        antialias=case["antialias"],
     )
 
 

@@ -48,7 +48,7 @@ def _panel(axes: Axes, measured: Sequence[Measurement], phase: str) -> None:
     series: dict[tuple[str, str, str, bool], list[tuple[int, float, float, float]]] = {}
     for m in measured:
         spread = ratio(m, phase)
-        if spread is not None and m.case.kind != "plain":
+        if spread is not None and m.case.kind != "plain" and not m.case.antialias:
             key = (m.case.kind, m.case.group, m.case.factorisation, m.case.recompute)
             series.setdefault(key, []).append((m.case.size, spread.low, spread.median, spread.high))
     for (kind, group, factorisation, recompute), points in series.items():
