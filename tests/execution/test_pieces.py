@@ -98,24 +98,23 @@ def test_a_block_in_pieces_keeps_no_normalised_features(monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(not native.status().active, reason="the plain way leaves no recipe")
-def test_a_recipe_is_for_the_very_result_alone_and_for_one_reader() -> None:
+def test_a_recipe_is_for_the_very_result_alone() -> None:
     features = torch.randn(4, 3, 2, 5, 5, requires_grad=True)
     norm = sg.BatchNorm(3)
-    result, shape = norm.normalise(features, relu=True, own=True), torch.Size((4, 5, 5, 2, 3))
-    made = native.take_recipe(result, shape)
+    result, shape = norm.normalise(features, relu=True, remade=True), torch.Size((4, 5, 5, 2, 3))
+    made = native.recipe(result, shape)
     assert made is not None
     rows = result.permute(0, 3, 4, 2, 1)
     assert torch.equal(made.some(*made.given, slice(1, 3)), rows[1:3])
     assert_close(made.whole(*made.given), rows)
-    assert native.take_recipe(result, shape) is None
-    assert native.take_recipe(norm.normalise(features, relu=True, own=True) * 1, shape) is None
-    assert native.take_recipe(norm.normalise(features, relu=True), shape) is None
+    assert native.recipe(norm.normalise(features, relu=True, remade=True) * 1, shape) is None
+    assert native.recipe(norm.normalise(features, relu=True), shape) is None
     with torch.no_grad():
-        changed = norm.normalise(features, relu=True, own=True)
-    assert native.take_recipe(changed, shape) is None
-    changed = norm.normalise(features, relu=True, own=True)
+        changed = norm.normalise(features, relu=True, remade=True)
+    assert native.recipe(changed, shape) is None
+    changed = norm.normalise(features, relu=True, remade=True)
     with torch.no_grad():
-        assert native.take_recipe(changed.mul_(2), shape) is None
+        assert native.recipe(changed.mul_(2), shape) is None
 
 
 def _place(t: torch.Tensor) -> int:

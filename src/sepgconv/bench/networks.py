@@ -51,18 +51,21 @@ def plain_cnn(width: float = 1.0, space: int = 2, *, antialias: bool = False) ->
     """The paper's ResNet for images or volumes as one writes it without groups: same widths, same kernel sizes."""
     narrow, wide = widen(32, width), widen(64, width)
     conv, norm, pool, end, size = STOCK[space]
-    pooled: list[nn.Module] = [LowPassed()] if antialias else [pool(2), nn.ReLU(inplace=True)]
     last, end = (5, nn.AdaptiveAvgPool2d) if antialias else (3, end)
+
+    def pooled() -> list[nn.Module]:
+        return [LowPassed()] if antialias else [pool(2), nn.ReLU(inplace=True)]
+
     return nn.Sequential(
         conv(1, narrow, size, padding=size // 2, bias=False),
         norm(narrow),
         nn.ReLU(inplace=True),
         PlainBlock(narrow, narrow, space),
         norm(narrow),
-        *pooled,
+        *pooled(),
         PlainBlock(narrow, wide, space),
         norm(wide),
-        *pooled,
+        *pooled(),
         conv(wide, wide, last, bias=False),
         norm(wide),
         nn.ReLU(inplace=True),

@@ -16,7 +16,7 @@ PLAIN = frozenset({bool, int, float, str})
 OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 KNOWN = ("sepgconv.", "torch.")
 """Modules of these packages hold nothing else that changes what they compute."""
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 
 
 def sources(roots: Iterable[nn.Module], like: Tensor) -> list[object] | None:
@@ -58,7 +58,7 @@ def _unknown(item: tuple[str, object]) -> bool:
     return name not in OF_EVERY_MODULE
 
 
-class Kept(Generic[Made]):
+class Kept(Generic[Value]):
     """Weights, and copies of all that they were made from: good as long as these are the same, number by number.
 
     A version counter does not see writes through `.data`, an address may be freed and used again, and buffers count,
@@ -70,7 +70,7 @@ class Kept(Generic[Made]):
         make: makes what is to be kept.
     """
 
-    def __init__(self, held: list[object], make: Callable[[], Made]) -> None:
+    def __init__(self, held: list[object], make: Callable[[], Value]) -> None:
         self.held = held  # objects that are held have ids of their own
         self.ids = list(map(id, held))
         self.tensors, self.facts = _sorted(held)

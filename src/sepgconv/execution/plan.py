@@ -13,7 +13,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from sepgconv.execution.native import ORDINARY, followed, in_transform, take_recipe
+from sepgconv.execution.native import ORDINARY, followed, in_transform, recipe
 from sepgconv.execution.pieces import in_pieces
 from sepgconv.execution.sizes import Contraction, Sizes
 from sepgconv.execution.ways import WAYS, Fourier, Space, Way
@@ -180,7 +180,6 @@ class Plan:
         last = {"relu": relu, "addend": beside} if len(weights) == 1 else {}
         native = native and all(type(t) in ORDINARY and t.dtype == rows.dtype for c in weights for w in c for t in w)
         pieces = self._pieces(rows, SAVING if saving else LARGE) if torch.is_grad_enabled() else 1
-        made = take_recipe(features, rows.shape)
         shifts = [None] * len(weights) if bias is None else bias.split(self.chunk)
         for chunk, shift in zip(weights, shifts, strict=True):
             counts, tensors = [len(weight) for weight in chunk], sum(chunk, ())
@@ -189,8 +188,8 @@ class Plan:
                 results.append(run(rows, *tensors, bias=shift))
             else:
                 again = run if relu or addend is not None else partial(run, unread=True)
-                kept = None if saving else made
-                results.append(in_pieces(run, pieces, rows, tensors, shift, own=own, again=again, made=kept))
+                made = recipe(features, rows.shape)
+                results.append(in_pieces(run, pieces, rows, tensors, shift, own=own, again=again, made=made))
         rows = results[0] if last else torch.cat(results, dim=-1)
         rows = rows.reshape(*rows.shape[: rows.ndim - len(self.sizes.target) - 1], self.outputs, rows.shape[-1])
         result = rearrange(rows, "b ... h c -> b c h ...")

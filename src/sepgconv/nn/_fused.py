@@ -67,7 +67,8 @@ def conv_norm_relu(
         result = conv.convolve(features, own=True, native=native)
         addend = None if shortcut is None else _added(*shortcut, result.shape, conv)
         native = native and (addend is None or _alike(addend, features))
-        return norm.normalise(result, relu=True, addend=addend, own=reader is not None, native=native)
+        given = {"own": reader is not None, "remade": isinstance(reader, GroupConv) and not reader.saves_memory}
+        return norm.normalise(result, relu=True, addend=addend, native=native, **given)
     addend = None if shortcut is None else _added(*shortcut, conv.output_shape(features), conv)
     native = native and (addend is None or _alike(addend, features))
     return conv.convolve(features, norm, addend=addend, native=native)

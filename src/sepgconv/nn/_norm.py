@@ -41,12 +41,14 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         relu: bool = False,
         addend: Tensor | None = None,
         own: bool = False,
+        remade: bool = False,
         native: bool | None = None,
     ) -> Tensor:
         """Normalises and, in the same operation, rectifies and adds: `relu(relu(norm) + addend)`.
 
-        With `own`, the gradient that comes back belongs to this operation alone, and may be written over. `native` says
-        whether compiled kernels may be used, if that was asked.
+        With `own`, the gradient that comes back belongs to this operation alone, and may be written over. With
+        `remade`, whoever reads the result may make it again instead of keeping it. `native` says whether compiled
+        kernels may be used, if that was asked.
         """
         self._check_input_dim(input)
         if input.ndim < 4 or input.numel() == self.num_features:
@@ -61,4 +63,4 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         running = (self.running_mean, self.running_var) if kept else (None, None)
         batch = self.training or self.running_mean is None
         given = (input, self.weight, self.bias, running, momentum, self.eps)
-        return batch_norm(*given, batch=batch, relu=relu, addend=addend, own=own, native=native)
+        return batch_norm(*given, batch=batch, relu=relu, addend=addend, own=own, remade=remade, native=native)

@@ -125,13 +125,11 @@ class _Conv(nn.Module):
 
     def _sample(self, plan: Plan, norm: BatchNorm | None) -> Prepared:
         """The sampled kernel in the plan's form and the bias, both with a norm in eval as part of them."""
-        bias, scale = self.bias, None
-        if norm is not None:
-            scale, shift = norm.folded()
-            bias = shift if bias is None else bias * scale + shift
         with torch.autocast(self.kernel.points.device.type, enabled=False):
-            values = self.kernel()
-            if scale is not None:
+            values, bias = self.kernel(), self.bias
+            if norm is not None:
+                scale, shift = norm.folded()
+                bias = shift if bias is None else bias * scale + shift
                 last = max(n for n, term in enumerate(self.kernel.terms) if "j" in term.channels)
                 values[last] = values[last] * scale
             return plan.prepare(values), bias

@@ -9,7 +9,7 @@ from sepgconv.execution.native._circular import circular_product
 from sepgconv.execution.native._depthwise import depthwise, followed
 from sepgconv.execution.native._guard import ORDINARY, applies, in_transform
 from sepgconv.execution.native._library import Status, status
-from sepgconv.execution.native._norm import batch_norm, take_recipe
+from sepgconv.execution.native._norm import batch_norm, recipe
 from sepgconv.execution.native._pool import max_pool
 
 __all__ = [
@@ -23,6 +23,6 @@ __all__ = [
     "followed",
     "in_transform",
     "max_pool",
+    "recipe",
     "status",
-    "take_recipe",
 ]

@@ -43,19 +43,21 @@ def batch_norm(
     relu: bool = False,
     addend: Tensor | None = None,
     own: bool = False,
+    remade: bool = False,
     native: bool | None = None,
 ) -> Tensor:
     """Batch norm with the statistics of the batch or the running ones; with `relu`, rectified; with an addend besides,
     `relu(relu(norm) + addend)`. Nothing but the features, and the sum if there is one, is kept for the backward pass.
 
     A result that is `own` goes to one operation that hands back a gradient of its own: the features' gradient is
-    written over it. `native` is what `applies` says, if it was asked.
+    written over it. One that is `remade` may be made again by that operation, and holds on to the features for it.
+    `native` is what `applies` says, if it was asked.
 
     Shapes:
         features `(b, c, h, …)`, in rows; addend likewise; all others `(c)`
     """
     if features.device.type == "cpu" and torch.is_autocast_enabled("cpu"):  # nothing here is for autocast to change
-        options = {"batch": batch, "relu": relu, "addend": addend, "own": own}
+        options = {"batch": batch, "relu": relu, "addend": addend, "own": own, "remade": remade}
         with torch.autocast("cpu", enabled=False):
             return batch_norm(features, weight, bias, running, momentum, eps, **options)
     rows = rearrange(features, "b c h ... -> b ... h c")
@@ -77,22 +79,16 @@ def batch_norm(
         found = torch.ops.sepgconv.norm_result.default(*given)
         again = (flat, weight, bias, mean, variance, eps, relu, not batch)
     result = rearrange(found.reshape(rows.shape), "b ... h c -> b c h ...")
-    if own and more is None and again is not None and torch.is_grad_enabled():
+    if remade and more is None and again is not None and torch.is_grad_enabled():
         # Read by one operation, which may make it again; whatever else is done with it makes another tensor or version.
         setattr(result, RECIPE, (result._version, *again))
     return result
 
 
-def take_recipe(features: Tensor, shape: torch.Size) -> Made | None:
-    """How features `(b, c, h, …)` were made that are an `own` result of a norm, as rows of a shape; None for others.
-
-    It is taken from them: a recipe that nobody needs any more would keep what it starts from in memory.
-    """
+def recipe(features: Tensor, shape: torch.Size) -> Made | None:
+    """How features `(b, c, h, …)` were made that are a norm's `remade` result, as rows of a shape; None for others."""
     found = getattr(features, RECIPE, None)
-    if found is None:
-        return None
-    delattr(features, RECIPE)
-    if found[0] != features._version:
+    if found is None or found[0] != features._version:
         return None
     _, flat, *tensors, eps, relu, fixed = found
     each = len(flat) // shape[0]  # rows of an image
