@@ -9,15 +9,19 @@ from sepgconv.data import (
     PadCrop,
     RandomRotation,
     RandomScale,
+    RandomWarp,
     Transform,
     rotate,
     scale,
+    warp,
 )
 
 ALL = [
     RandomRotation(),
     RandomRotation(-15, 15, "bilinear"),
     RandomScale(0.7, 1.2),
+    RandomWarp(1.0),
+    RandomWarp(0.5, rotate=True, scale=0.8),
     PadCrop(3),
     HorizontalFlip(),
     Compose(PadCrop(2), HorizontalFlip(), RandomRotation()),
@@ -77,6 +81,59 @@ def test_scale_covers_its_range() -> None:
     assert (areas > 0.99).float().mean() == pytest.approx(0.5, abs=0.05)
 
 
+def displacements(elastic: float, images: int = 400, n: int = 41, **options: float) -> Tensor:
+    """By how much `RandomWarp` moves what it reads, down and to the right: `(b, 2, y, x)`, without the border."""
+    line = torch.arange(n, dtype=torch.float64) / 100
+    slopes = torch.stack(
+        torch.meshgrid(line, line, indexing="ij")
+    )  # which cubics read exactly, so they tell from where
+    moved = RandomWarp(elastic, **options)(slopes.expand(images, -1, -1, -1), seeded())
+    return (100 * (moved - slopes))[..., 8:-8, 8:-8]
+
+
+def test_warp_moves_pixels_by_its_deviation() -> None:
+    moved = displacements(0.8)
+    assert moved.mean().item() == pytest.approx(0, abs=0.05)
+    # Everywhere, on points of the lattice and between them.
+    assert moved.std(dim=0).mean().item() == pytest.approx(0.8, rel=0.03)
+    assert moved.std(dim=0).min() > 0.6
+    assert moved.std(dim=0).max() < 1.0
+    assert displacements(1.6, 4) == pytest.approx(2 * displacements(0.8, 4), abs=1e-9)
+
+
+def test_warp_is_smooth_over_its_spacing() -> None:
+    def roughness(moved: Tensor) -> float:
+        return moved.diff(dim=-1).std().item()
+
+    fine, coarse = displacements(0.8, spacing=4.0), displacements(0.8, spacing=12.0)
+    assert roughness(coarse) == pytest.approx(roughness(fine) / 3, rel=0.1)
+    assert displacements(1.0).diff(dim=-1).abs().max() < 1  # pixels keep their order
+
+
+def test_warp_of_nothing_is_the_identity(random: Generator) -> None:
+    images = torch.rand(3, 2, 9, 8, generator=random)
+    assert torch.allclose(RandomWarp(0.0)(images, seeded()), images, atol=1e-6)
+
+
+def test_warp_turns_and_scales_as_the_single_steps_do(random: Generator) -> None:
+    images = torch.rand(3, 2, 12, 12, generator=random, dtype=torch.float64)
+    still = torch.zeros(3, 2, 12, 12)
+    angles, factors = torch.tensor([10.0, 90.0, 250.0]), torch.tensor([1.0, 1.3, 2.0])
+    assert torch.allclose(warp(images, angles, 1.0, still), rotate(images, angles), atol=1e-9)
+    assert torch.allclose(warp(images, 0.0, factors, still), scale(images, factors), atol=1e-9)
+    one = torch.zeros(3, 2, 12, 12)
+    one[:, 0] = 1
+    assert torch.allclose(warp(images, 0.0, 1.0, one)[..., :-1, :], images[..., 1:, :])
+
+
+def test_warp_reads_an_image_once(random: Generator) -> None:
+    noise = torch.randn(20, 1, 41, 41, generator=random)
+    once, steps = warp(noise, 17.0, 1.05, torch.zeros(20, 2, 41, 41)), rotate(scale(noise, 1.05), 17.0)
+    inner = (..., slice(10, -10), slice(10, -10))
+    # Reading between pixels takes fine detail away, here about a third of the power, each time.
+    assert once[inner].var() > 1.3 * steps[inner].var()
+
+
 def test_pad_crop_gives_every_shift_and_no_other(random: Generator) -> None:
     image = torch.rand(1, 2, 5, 6, generator=random)
     padded = F.pad(image, [1, 1, 1, 1])
@@ -116,6 +173,12 @@ def test_compose_applies_in_order(random: Generator) -> None:
         (lambda: RandomRotation(mode="cubic"), "bicubic, bilinear, got 'cubic'"),  # pyright: ignore[reportArgumentType]
         (lambda: RandomScale(0, 1), "low=0, high=1"),
         (lambda: RandomScale(1.2, 0.8), "low=1.2, high=0.8"),
+        (lambda: RandomWarp(-1), "elastic must be a number of pixels, not negative, got -1"),
+        (lambda: RandomWarp(float("nan")), "not negative, got nan"),
+        (lambda: RandomWarp(1, scale=1.2), r"scale must lie in \(0, 1\], got 1.2"),
+        (lambda: RandomWarp(1, spacing=0.5), "spacing must be one pixel at least, got 0.5"),
+        (lambda: warp(torch.rand(2, 1, 4, 4), 0, 0, torch.zeros(2, 2, 4, 4)), "factors must be positive, got 0"),
+        (lambda: warp(torch.rand(2, 1, 4, 5), 0, 1, torch.zeros(2, 4, 5)), r"here \(2, 2, 4, 5\), got \(2, 4, 5\)"),
         (lambda: PadCrop(-1), "padding must not be negative, got -1"),
         (lambda: HorizontalFlip(1.5), r"\[0, 1\], got 1.5"),
     ],

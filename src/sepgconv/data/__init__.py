@@ -9,9 +9,11 @@ from .transforms import (
     PadCrop,
     RandomRotation,
     RandomScale,
+    RandomWarp,
     Transform,
     rotate,
     scale,
+    warp,
 )
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "PadCrop",
     "RandomRotation",
     "RandomScale",
+    "RandomWarp",
     "Split",
     "Transform",
     "join",
@@ -29,4 +32,5 @@ __all__ = [
     "names",
     "rotate",
     "scale",
+    "warp",
 ]

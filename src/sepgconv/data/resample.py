@@ -1,4 +1,4 @@
-"""Turning and scaling batches of images about their centre, zero outside."""
+"""Turning, scaling and bending batches of images about their centre, zero outside."""
 
 from __future__ import annotations
 
@@ -43,12 +43,36 @@ def rotate(images: Tensor, degrees: float | Tensor, mode: Mode = "bicubic") -> T
     return turned
 
 
-def _turned_places(angles: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Where each output pixel lies in the input: y, which points down, and x, each `(b, y, x)`."""
+def warp(images: Tensor, degrees: float | Tensor, factors: float | Tensor, offsets: Tensor) -> Tensor:
+    """Turn and scale each image about its centre and move its pixels, reading it once: bicubic, zero outside.
+
+    The same in steps would read what was read between pixels before, and blur it each time. Nothing is averaged where
+    an image shrinks, so factors far below 1 alias; `scale` is for these.
+
+    Args:
+        images: floats.
+        degrees: as in `rotate`.
+        factors: as in `scale`.
+        offsets: how far from there, in pixels down and to the right, each pixel of the result is read.
+
+    Shapes:
+        images `(b, c, y, x)`, degrees and factors `()` or `(b,)`, offsets `(b, 2, y, x)`; returns `(b, c, y, x)`.
+    """
+    _check_images(images)
+    angles, sizes = _per_image(images, degrees, "degrees"), _positive(images, factors)
+    wanted = (len(images), 2, *images.shape[-2:])
+    if offsets.shape != wanted:
+        raise ValueError(f"offsets must be (b, 2, y, x), here {wanted}, got {tuple(offsets.shape)}")
+    y, x = _turned_places(angles, *images.shape[-2:], 1 / sizes)
+    return _sample(images, y + offsets[:, 0], x + offsets[:, 1], "bicubic")
+
+
+def _turned_places(angles: Tensor, height: int, width: int, stretch: float | Tensor = 1.0) -> tuple[Tensor, Tensor]:
+    """Where each output pixel lies in the input, times `stretch`: y, which points down, and x, each `(b, y, x)`."""
     y = torch.arange(height, dtype=angles.dtype, device=angles.device) - (height - 1) / 2
     x = torch.arange(width, dtype=angles.dtype, device=angles.device) - (width - 1) / 2
     dy, dx = torch.meshgrid(y, x, indexing="ij")
-    cos, sin = (f(angles.deg2rad())[:, None, None] for f in (torch.cos, torch.sin))
+    cos, sin = ((stretch * f(angles.deg2rad()))[:, None, None] for f in (torch.cos, torch.sin))
     return dx * sin + dy * cos + (height - 1) / 2, dx * cos - dy * sin + (width - 1) / 2
 
 
@@ -94,9 +118,7 @@ def scale(images: Tensor, factors: float | Tensor) -> Tensor:
         images `(b, c, y, x)`, factors `()` or `(b,)`; returns `(b, c, y, x)`.
     """
     _check_images(images)
-    sizes = _per_image(images, factors, "factors")
-    if not (sizes > 0).all():
-        raise ValueError(f"factors must be positive, got {sizes.min().item():g}")
+    sizes = _positive(images, factors)
     rows, columns = (_resampling(sizes, n).to(images)[:, None] for n in images.shape[-2:])
     return rows @ images @ columns.mT
 
@@ -137,6 +159,14 @@ def _check_images(images: Tensor) -> None:
         raise ValueError(
             f"images must be a floating point tensor (b, c, y, x), got {images.dtype} of shape {tuple(images.shape)}"
         )
+
+
+def _positive(images: Tensor, factors: float | Tensor) -> Tensor:
+    """One positive number per image."""
+    sizes = _per_image(images, factors, "factors")
+    if not (sizes > 0).all():
+        raise ValueError(f"factors must be positive, got {sizes.min().item():g}")
+    return sizes
 
 
 def _per_image(images: Tensor, value: float | Tensor, name: str) -> Tensor:

@@ -7,6 +7,7 @@ outside an image is zero, so apply them before normalising.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from .resample import MODES, Mode, rotate, scale
+from .resample import MODES, Mode, rotate, scale, warp
 
 __all__ = [
     "Compose",
@@ -22,9 +23,11 @@ __all__ = [
     "PadCrop",
     "RandomRotation",
     "RandomScale",
+    "RandomWarp",
     "Transform",
     "rotate",
     "scale",
+    "warp",
 ]
 
 
@@ -80,6 +83,53 @@ class RandomScale:
     def __call__(self, images: Tensor, generator: Generator) -> Tensor:
         """The scaled batch."""
         return scale(images, _uniform(images, generator, self.low, self.high))
+
+
+@dataclass(frozen=True)
+class RandomWarp:
+    """Turn, scale and bend each image, all at once, so that it is read only once between its pixels.
+
+    Bending moves points of a coarse lattice at random and everything between them smoothly: an elastic deformation,
+    as of another hand's digits or another sample's tissue.
+
+    Args:
+        elastic: deviation of the displacements, in pixels.
+        rotate: whether to turn images by any angle as well.
+        scale: scale them by a factor between this and its inverse as well; 1 is no change.
+        spacing: pixels between points of the lattice.
+    """
+
+    elastic: float
+    rotate: bool = False
+    scale: float = 1.0
+    spacing: float = 7.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.elastic < float("inf"):
+            raise ValueError(f"elastic must be a number of pixels, not negative, got {self.elastic!r}")
+        if not 0 < self.scale <= 1:
+            raise ValueError(f"scale must lie in (0, 1], got {self.scale!r}")
+        if not 1 <= self.spacing < float("inf"):
+            raise ValueError(f"spacing must be one pixel at least, got {self.spacing!r}")
+
+    def __call__(self, images: Tensor, generator: Generator) -> Tensor:
+        """The changed batch."""
+        b, _, *size = images.shape
+        angles = _uniform(images, generator, 0, 360 if self.rotate else 0)
+        factors = _uniform(images, generator, self.scale, 1 / self.scale)
+        # Two points more than lie within an image, since a cubic needs one beyond either end of what it fills.
+        points = [math.ceil((n - 1) / self.spacing) + 3 for n in size]
+        lattice = torch.randn(b, 2, *points, generator=generator, device=generator.device, dtype=torch.float64)
+        for axis, n in enumerate(size, 2):
+            lattice = (lattice.movedim(axis, -1) @ self._between(n, lattice.shape[axis]).to(lattice)).movedim(-1, axis)
+        return warp(images, angles, factors, (self.elastic * lattice).to(images.device))
+
+    def _between(self, n: int, points: int) -> Tensor:
+        """The matrix `(points, n)` of a cubic B-spline from the lattice to pixels, of variance 1 in the mean."""
+        middle = (torch.arange(n, dtype=torch.float64) - (n - 1) / 2) / self.spacing
+        t = (middle - (torch.arange(points, dtype=torch.float64) - (points - 1) / 2)[:, None]).abs()
+        weights = (2 - t).clamp(min=0) ** 3 / 6 - (1 - t).clamp(min=0) ** 3 * 4 / 6
+        return weights / weights.square().sum(0).mean().sqrt()
 
 
 @dataclass(frozen=True)

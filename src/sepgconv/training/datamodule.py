@@ -17,6 +17,7 @@ from sepgconv.data import (
     PadCrop,
     RandomRotation,
     RandomScale,
+    RandomWarp,
     Split,
     Transform,
     load,
@@ -47,26 +48,33 @@ class Augment:
         scale: scale by a factor between this and its inverse; 1 is no change.
         shift: move by up to this many pixels.
         flip: whether to mirror half of the images.
+        elastic: bend images, moving their parts by about so many pixels. They are turned and scaled in the same step.
     """
 
     rotate: bool = False
     scale: float = 1.0
     shift: int = 0
     flip: bool = False
+    elastic: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.scale <= 1:
             raise ValueError(f"augment.scale must lie in (0, 1], got {self.scale!r}")
+        if not 0 <= self.elastic < float("inf"):
+            raise ValueError(f"augment.elastic must be a number of pixels, not negative, got {self.elastic!r}")
 
     def build(self) -> Transform | None:
         """One transform, or None if nothing changes."""
         chosen: list[Transform] = []
         if self.flip:
             chosen.append(HorizontalFlip())
-        if self.scale != 1:
-            chosen.append(RandomScale(self.scale, 1 / self.scale))
-        if self.rotate:
-            chosen.append(RandomRotation())
+        if self.elastic:
+            chosen.append(RandomWarp(self.elastic, self.rotate, self.scale))
+        else:
+            if self.scale != 1:
+                chosen.append(RandomScale(self.scale, 1 / self.scale))
+            if self.rotate:
+                chosen.append(RandomRotation())
         if self.shift:
             chosen.append(PadCrop(self.shift))
         return Compose(*chosen) if chosen else None
