@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,32 @@ def test_only_what_is_missing_is_done(tmp_path: Path, runs: list[Run], executor)
     assert "3 of 8 runs are finished already" in log
     assert "8/8" in log
     assert "left)" in log
+
+
+def test_what_another_experiment_has_run_is_taken_from_there(tmp_path: Path) -> None:
+    store, console = Store(tmp_path / "results"), Console(file=(tmp_path / "log").open("w"))
+    theirs, ours = find("resolution").runs("long"), find("sampling").runs("long")
+    same = {run.name.rsplit("-", 1)[-1]: run for run in theirs if run.axes["factorisation"] == "separable"}
+    for value, run in enumerate(theirs):
+        store.write(run, {**result(run, float(value)), "experiment": run.experiment})
+    report = sweep(ours, store, InProcess(), job=Note(str(tmp_path)), console=console)
+    assert (report.there, report.done) == (5, 25)
+    for run in ours:
+        shared = run.axes == {"sampling": "random", "rotations": 4}
+        found, origin = store.read(run), same.get(run.name.rsplit("-", 1)[-1])
+        assert found is not None
+        assert (notes(tmp_path, "end", run), origin is not None) == (not shared, shared)
+        if origin is not None:
+            assert (found["axes"], found["experiment"], found["taken_from"]) == (run.axes, "sampling", "resolution")
+            assert found["rows"][0]["metrics"]["test_error"] == theirs.index(origin)
+
+
+def test_a_measured_time_is_not_taken_from_elsewhere(tmp_path: Path) -> None:
+    store, console = Store(tmp_path / "results"), Console(file=(tmp_path / "log").open("w"))
+    (run, *_) = find("train-time").runs("smoke")
+    store.write(replace(run, experiment="resolution"), {**result(run), "experiment": "resolution"})
+    report = sweep([run], store, InProcess(), job=Note(str(tmp_path)), console=console)
+    assert (report.there, report.done) == (0, 1)
 
 
 def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path, runs: list[Run]) -> None:

@@ -5,7 +5,7 @@ import os
 import socket
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import sepgconv
@@ -96,6 +96,21 @@ class Store:
             path.replace(path.with_suffix(".damaged"))
             return None
         return result
+
+    def of_another_experiment(self, run: Run) -> Plain | None:
+        """The result of a run with the same settings and seed that another experiment of the budget has finished."""
+        digest = run.name.rsplit("-", 1)[-1]
+        for path in sorted((self.folder / run.budget).glob(f"*/runs/*-seed{run.seed}-{digest}.json")):
+            with suppress(ValueError):
+                result = json.loads(path.read_text())
+                if result["config"] == json.loads(json.dumps(run.config)) and result.get("format") == FORMAT:
+                    return {
+                        **result,
+                        "experiment": run.experiment,
+                        "axes": run.axes,
+                        "taken_from": result["experiment"],
+                    }
+        return None
 
     def write(self, run: Run, result: Plain) -> None:
         """Keeps a finished run's result."""

@@ -53,7 +53,7 @@ def sweep(
         root: where data is.
         console: what progress is shown on.
     """
-    missing = sorted((run for run in runs if store.read(run) is None), key=cost, reverse=True)
+    missing = sorted((run for run in runs if not there(run, store)), key=cost, reverse=True)
     report = Report(there=len(runs) - len(missing))
     scratch = store.folder / SCRATCH
     job = job or Job(str(scratch.absolute()), root, executor.threads)
@@ -73,6 +73,21 @@ def sweep(
     return report
 
 
+def there(run: Run, store: Store) -> bool:
+    """Whether a run is finished, or another experiment has finished the same, whose result is then taken."""
+    if store.read(run) is not None:
+        return True
+    if timed(run) or (result := store.of_another_experiment(run)) is None:
+        return False
+    store.write(run, result)
+    return True
+
+
+def timed(run: Run) -> bool:
+    """Whether a run measures time and must have the machine to itself."""
+    return bool(find(run.experiment).recipe.get("exclusive")) and run.config["timing"] is not None
+
+
 def cost(run: Run) -> float:
     """A guess at how long a run takes, to begin with the longest: so no core waits for a long one at the end."""
     config, grid = run.config, run.config["grid"]
@@ -83,8 +98,7 @@ def cost(run: Run) -> float:
 
 def batches(runs: Sequence[Run], executor: Executor, job: Work) -> list[tuple[list[Run], Executor, Work]]:
     """The runs that can share the machine, then those that measure time, one by one with all its threads."""
-    alone = [bool(find(run.experiment).recipe.get("exclusive")) and run.config["timing"] is not None for run in runs]
-    parts = [[run for run, chosen in zip(runs, alone, strict=True) if chosen is kind] for kind in (False, True)]
+    parts = [[run for run in runs if timed(run) is kind] for kind in (False, True)]
     single, wide = executor, job
     if isinstance(executor, Processes) and not executor.gpus:
         single = Processes(1, executor.processes * executor.threads)
