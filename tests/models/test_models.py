@@ -45,6 +45,22 @@ def test_every_model_runs_and_learns(name: str, grid: sg.Grid) -> None:
     assert model.eval()(torch.randn(1, 2, 32, 40)).shape == (1, 5)
 
 
+@pytest.mark.parametrize("grid", [sg.scale2(3, 2.0), sg.sim2(4, 2, 2.0), sg.scale1(3, 2.0), sg.scale3(2, 2.0)], ids=str)
+def test_a_resnet_on_a_pyramid_learns_and_folds(grid: sg.Grid) -> None:
+    torch.manual_seed(0)
+    model = sg.models.resnet(grid, 2, 5, width=0.1, pyramid=True)
+    x = torch.randn(4, 2, *[16] * grid.space)
+    model(x).square().mean().backward()
+    assert not [n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+    folded = sg.fold(model.eval())
+    assert torch.allclose(folded(x), model(x), atol=1e-5)
+
+
+def test_a_resnet_on_a_pyramid_has_the_same_weights_as_without_scales() -> None:
+    shapes = [p.shape for p in sg.models.resnet(sg.sim2(4, 3), width=0.2, pyramid=True, finest=0.5).parameters()]
+    assert shapes == [p.shape for p in sg.models.resnet(sg.se2(4), width=0.2).parameters()]
+
+
 @pytest.mark.parametrize("width", [2.5, 0.98, 0.72])
 def test_width_multiplies_channels(width: float) -> None:
     model = sg.models.resnet(sg.scale2(2), width=width, factorisation="dgseparable")
@@ -74,6 +90,12 @@ def test_bad_settings() -> None:
         sg.models.create("resnett", sg.se2(4))
     with pytest.raises(ValueError, match="width must be positive, got 0"):
         sg.models.resnet(sg.se2(4), width=0)
+    with pytest.raises(ValueError, match="pyramid=True needs a grid with dilations, such as scale2 or sim2; got Grid"):
+        sg.models.resnet(sg.se2(4), pyramid=True)
+    with pytest.raises(ValueError, match="antialias is not for a pyramid, got antialias=True with pyramid=True"):
+        sg.models.resnet(sg.scale2(3), pyramid=True, antialias=True)
+    with pytest.raises(ValueError, match="recompute is not for a pyramid"):
+        sg.models.resnet(sg.scale2(3), pyramid=True, recompute=True)
     for name, number in itertools.product(sg.models.list(), (0, -1, 2.5, True, "3")):
         message = f"num_classes must be a whole number of at least 1, got {number!r}"
         with pytest.raises(ValueError, match=re.escape(message)):

@@ -91,10 +91,44 @@ def test_norms_see_all_scales_together() -> None:
     assert torch.allclose(norm.running_mean, values.mean((0, 2, 3)))
 
 
-def test_quarter_turns_of_a_pyramid_with_rotations_are_exact() -> None:
+def block_pyramid(**settings) -> sg.ScalePyramid:
     torch.manual_seed(0)
-    net = sg.models.shallow(sg.sim2(4, 3, 2.0), factorisation="separable").double().eval()
-    images = torch.randn(2, 1, 28, 28, dtype=torch.float64)
+    block = sg.ResidualBlock(4, 6, 3, grid=sg.translation2())
+    body = nn.Sequential(sg.LiftingConv(1, 4, 3, grid=sg.translation2()), block)
+    return sg.ScalePyramid(body, grid=sg.scale2(3, 2.0), **settings).double()
+
+
+def test_norms_in_a_block_see_all_scales_together() -> None:
+    net = block_pyramid()
+    lift, block = net.layers
+    assert isinstance(block, sg.ResidualBlock)
+    block.norm1.momentum = block.norm2.momentum = 1.0
+    images = torch.randn(4, 1, 32, 32, dtype=torch.float64)
+    trained = net.train()(images)
+    values = torch.cat([block.conv1(lift(shrink(images, scale))).flatten(3) for scale in net.scales], -1)
+    assert torch.allclose(block.norm1.running_mean, values.mean((0, 2, 3)))
+    # What a batch is normalised by is what a norm holds after it, but for n / (n - 1) in the variance.
+    count = values.numel() / values.shape[1]
+    for norm in (block.norm1, block.norm2):
+        norm.running_var.mul_((count - 1) / count)
+    assert torch.allclose(net.eval()(images), trained)
+
+
+def test_a_block_on_a_pyramid_is_the_block_on_every_image() -> None:
+    net = block_pyramid(space="mean")
+    net.train()(torch.randn(4, 1, 32, 32, dtype=torch.float64))
+    images = torch.randn(2, 1, 32, 32, dtype=torch.float64)
+    wanted = [net.eval().layers(shrink(images, scale)).mean((-2, -1)) for scale in net.scales]
+    assert torch.allclose(net(images), torch.cat(wanted, -1)[..., None, None])
+
+
+@pytest.mark.parametrize("model", ["shallow", "resnet"])
+@pytest.mark.parametrize("size", [28, 34])
+def test_quarter_turns_of_a_pyramid_with_rotations_are_exact(model: str, size: int) -> None:
+    torch.manual_seed(0)
+    more = {"pyramid": True, "width": 0.2} if model == "resnet" else {}
+    net = sg.models.create(model, sg.sim2(4, 3, 2.0), in_channels=1, factorisation="separable", **more).double().eval()
+    images = torch.randn(2, 1, size, size, dtype=torch.float64)
     assert torch.allclose(net(images), net(images.rot90(1, (-2, -1))), atol=1e-11)
 
 

@@ -20,10 +20,9 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".pdf", ".svg")
 
 def list_sets(root: str | os.PathLike[str] | None = None) -> None:
     """Print a table of the data sets, and whether each is at hand."""
-    table = Table(
-        "name", "classes", "image", "train", "valid", "test", "at hand", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1)
-    )
-    table.columns[0].no_wrap = True
+    table = Table("name", "classes", "image", "train", "valid", "test", "at hand", box=box.SIMPLE_HEAD, padding=0)
+    for column in table.columns:
+        column.no_wrap = True
     for column in table.columns[1:6]:
         column.justify = "right"
     for e in ENTRIES.values():

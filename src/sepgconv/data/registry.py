@@ -129,14 +129,17 @@ ENTRIES = {
             Entry(v.name, _GREY, (10_000, 2_000, 50_000), _DIGITS, v.read, mnist.SOURCE, generated=True)
             for v in variants.VARIANTS
         ),
-        Entry(
-            "mnist-rot-selection",
-            _GREY,
-            (10_000, 2_000, variants.SELECTION),
-            _DIGITS,
-            partial(variants.VARIANTS[0].read, selection=variants.SELECTION),
-            mnist.SOURCE,
-            generated=True,
+        *(
+            Entry(
+                f"{v.name}-selection",
+                _GREY,
+                (10_000, 2_000, variants.SELECTION),
+                _DIGITS,
+                partial(v.read, selection=variants.SELECTION),
+                mnist.SOURCE,
+                generated=True,
+            )
+            for v in variants.VARIANTS
         ),
         *(
             Entry(

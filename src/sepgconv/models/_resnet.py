@@ -7,8 +7,18 @@ from torch import nn
 
 from sepgconv.grids import Grid
 from sepgconv.kernels import Factor, KernelConfig
+from sepgconv.models._scales import DROPOUT, scaled, without_dilations
 from sepgconv.models._segments import Layers, Recomputed
-from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ResidualBlock, SpatialPool
+from sepgconv.nn import (
+    BatchNorm,
+    GroupConv,
+    GroupPool,
+    LiftingConv,
+    ResidualBlock,
+    ScalePool,
+    ScalePyramid,
+    SpatialPool,
+)
 from sepgconv.nn._check import whole
 
 
@@ -48,6 +58,8 @@ def resnet(
     dropout: float = 1.0,
     recompute: bool = False,
     antialias: bool = False,
+    pyramid: bool = False,
+    finest: float = 1.0,
 ) -> nn.Sequential:
     """The paper's shallow ResNet; on `translation2()` with `factorisation="nonseparable"` it is the plain baseline.
 
@@ -65,6 +77,10 @@ def resnet(
         antialias: whether to treat angles between the pixels as well as quarter turns: features are low-passed where
             they are subsampled, the last kernel has five taps at least, and space is projected by its mean. Weights
             have the same names and shapes.
+        pyramid: on a grid with dilations, whether to run the layers on the image at every scale instead of widening
+            their kernels (`ScalePyramid`): for objects of very different sizes. Features are pooled once, not twice,
+            since the smallest image has few pixels.
+        finest: the first scale of the pyramid.
 
     Shapes:
         `(b, in_channels, y, x)` → `(b, num_classes)`; on the groups of signals and volumes, one or three spatial axes.
@@ -72,10 +88,17 @@ def resnet(
     Memory: an activation is b·c·|H|·pixels numbers. On `se3(24)` with 32 channels, 16³ voxels and a batch of 64 that
     is 0.8 GB for each of about ten that a training step keeps: take a smaller `width`, smaller batches or `recompute`.
     """
+    if pyramid:
+        for name, value in (("recompute", recompute), ("antialias", antialias)):
+            if value:
+                raise ValueError(f"{name} is not for a pyramid, got {name}={value!r} with pyramid=True")
+        if not scaled(grid):
+            raise ValueError(f"pyramid=True needs a grid with dilations, such as scale2 or sim2; got {grid}")
     narrow, wide = widen(32, width), widen(64, width)
     size = kernel_size or (5 if grid.space == 3 else 7)
     grid = copy.deepcopy(grid)  # whose shift is the model's alone
-    shared = {"grid": grid, "factorisation": factorisation, "kernel": kernel}
+    on = without_dilations(grid) if pyramid else grid
+    shared = {"grid": on, "factorisation": factorisation, "kernel": kernel}
     last = min(max(image_size // 4 - 7, 3), 11)
     last += 1 - last % 2
     pools: list[nn.Module] = [SpatialPool("max", 2), SpatialPool("max", 2)]
@@ -83,9 +106,8 @@ def resnet(
     if antialias:
         pools, left = antialiased(image_size, 2)
         last, projection = min(max(last, 5), left - 1 + left % 2), GroupPool("max", space="mean")
-    sequence = Recomputed if recompute else Layers
-    return sequence(
-        LiftingConv(in_channels, narrow, size, grid=grid, kernel=kernel),
+    layers: list[nn.Module] = [
+        LiftingConv(in_channels, narrow, size, grid=on, kernel=kernel, padding="valid" if pyramid else "same"),
         BatchNorm(narrow),
         nn.ReLU(),
         ResidualBlock(narrow, narrow, size, recompute=recompute, **shared),
@@ -93,10 +115,17 @@ def resnet(
         *relu_and(pools[0]),
         ResidualBlock(narrow, wide, size, recompute=recompute, **shared),
         BatchNorm(wide),
-        *relu_and(pools[1]),
-        GroupConv(wide, wide, last, padding="valid", **shared),
+        *([nn.ReLU()] if pyramid else relu_and(pools[1])),
+        GroupConv(wide, wide, last, padding="same" if pyramid else "valid", **shared),
         BatchNorm(wide),
         nn.ReLU(),
+    ]
+    if pyramid:
+        scales = ScalePool("max", grid=grid, dropout=DROPOUT * dropout)
+        layers = [ScalePyramid(nn.Sequential(*layers), grid=grid, padding=size // 2, finest=finest), scales]
+    sequence = Recomputed if recompute else Layers
+    return sequence(
+        *layers,
         projection,
         nn.Linear(wide, 256, bias=False),
         nn.BatchNorm1d(256),

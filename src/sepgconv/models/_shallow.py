@@ -2,21 +2,17 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 
 from torch import nn
 
 from sepgconv.grids import Grid
-from sepgconv.groups import Dilation
 from sepgconv.kernels import Factor, KernelConfig
 from sepgconv.models._resnet import widen
+from sepgconv.models._scales import DROPOUT, scaled, without_dilations
 from sepgconv.models._segments import Layers
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ScalePool, ScalePyramid, SpatialPool
 from sepgconv.nn._check import whole
 from sepgconv.nn._scale_pool import DROPPING
-
-DROPOUT = 0.5
-"""Of scales. Without it, networks trained on large objects do not know small ones (docs/equivariance.md)."""
 
 
 def shallow(
@@ -60,12 +56,8 @@ def shallow(
             raise ValueError(f"{name} is for deeper networks, models.shallow has two layers; got {name}={value!r}")
     first, second = widen(16, width), widen(32, width)
     grid = copy.deepcopy(grid)
-    scaled = any(isinstance(axis.group, Dilation) for axis in grid.axes)
-    rest = grid
-    if scaled:  # every scale is lifted by itself, so that rotations cannot move in between
-        axes = [replace(axis, sampling="fixed") for axis in grid.axes if not isinstance(axis.group, Dilation)]
-        rest = Grid(grid.space, tuple(axes))
-    pool = (2 if scaled else 1) if pool is None else pool
+    rest = without_dilations(grid) if scaled(grid) else grid
+    pool = (2 if scaled(grid) else 1) if pool is None else pool
     layers: list[nn.Module] = [
         LiftingConv(in_channels, first, kernel_size, grid=rest, kernel=kernel, padding="valid"),
         BatchNorm(first),
@@ -76,7 +68,7 @@ def shallow(
         nn.ReLU(),
     ]
     head = nn.Linear(second, whole("num_classes", num_classes, 1))
-    if not scaled:
+    if not scaled(grid):
         return Layers(*layers, GroupPool("max"), head)
     scales = ScalePool(project, grid=grid, dropout=DROPOUT * dropout if project in DROPPING else 0.0)
     pyramid = ScalePyramid(nn.Sequential(*layers), grid=grid, padding=(1 + pool) * (kernel_size // 2), finest=finest)

@@ -3,8 +3,10 @@
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from sepgconv.grids import Grid
+from sepgconv.nn._block import ResidualBlock
 from sepgconv.nn._check import AXES, floating, whole
 from sepgconv.nn._scale_pool import dilations
 
@@ -68,10 +70,7 @@ class ScalePyramid(nn.Module):
             )
         levels = [shrink(images, scale, self.padding) for scale in self.scales]
         for layer in self.layers:
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-                levels = _together(layer, levels, self.grid.space)
-            else:
-                levels = [layer(level) for level in levels]
+            levels = _run(layer, levels, self.grid.space)
         return side_by_side(levels, self.space, self.grid.space)
 
     def extra_repr(self) -> str:
@@ -113,6 +112,23 @@ def shrinking(n: int, scale: float, padding: int = 0) -> Float[Tensor, "m n"]:
     weights = (1.5 * near - 2.5) * near * near + 1 - 0.5 * (((far - 5) * far + 8) * far - 4)
     matrix = torch.zeros(len(centres), n, dtype=torch.float64, device="cpu")
     return matrix.scatter_add_(1, taps.long().clamp(0, n - 1), weights / weights.sum(1, keepdim=True))
+
+
+def _run(layer: nn.Module, levels: list[Tensor], space: int) -> list[Tensor]:
+    """A layer on all levels; norms, also those in a residual block, see them together."""
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        return _together(layer, levels, space)
+    if not isinstance(layer, ResidualBlock) or not (_by_batch(layer.norm1) or _by_batch(layer.norm2)):
+        return [layer(level) for level in levels]
+    hidden = levels
+    for conv, norm in ((layer.conv1, layer.norm1), (layer.conv2, layer.norm2)):
+        hidden = [F.relu(level) for level in _together(norm, [conv(level) for level in hidden], space)]
+    return [F.relu(after + layer.shortcut(before)) for after, before in zip(hidden, levels, strict=True)]
+
+
+def _by_batch(norm: nn.Module) -> bool:
+    """Whether a norm takes its statistics from what it is given."""
+    return norm.training or getattr(norm, "running_mean", None) is None
 
 
 def _together(norm: nn.Module, levels: list[Tensor], space: int) -> list[Tensor]:

@@ -76,6 +76,7 @@ class NetworkConfig:
         kernel_size: width of the kernels in pixels; by default the architecture's own.
         recompute: whether to compute activations again in the backward pass instead of keeping them.
         antialias: whether features are low-passed where they are subsampled, as `models.resnet` says.
+        pyramid: whether a network on a grid with dilations runs on a pyramid of images, as `models.resnet` says.
         finest: the first scale of a pyramid of images, for architectures that have one; 1 by default.
     """
 
@@ -90,6 +91,7 @@ class NetworkConfig:
     kernel_size: int | None = None
     recompute: bool = False
     antialias: bool = False
+    pyramid: bool | None = None
     finest: float | None = None
 
     def build(self, grid: Grid) -> nn.Module:
@@ -108,7 +110,7 @@ class NetworkConfig:
         known = inspect.signature(getattr(models, self.name, object)).parameters
         if "image_size" in known:
             settings["image_size"] = self.image_size
-        for name in ("kernel_size", "finest"):
+        for name in ("kernel_size", "pyramid", "finest"):
             if (value := getattr(self, name)) is None:
                 continue
             if name not in known and known:

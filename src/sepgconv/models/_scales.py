@@ -1,0 +1,20 @@
+"""Grids with dilations as pyramids of images."""
+
+from dataclasses import replace
+
+from sepgconv.grids import Grid
+from sepgconv.groups import Dilation
+
+DROPOUT = 0.5
+"""Of scales. Without it, networks trained on large objects do not know small ones (docs/equivariance.md)."""
+
+
+def scaled(grid: Grid) -> bool:
+    """Whether a grid has dilations."""
+    return any(isinstance(axis.group, Dilation) for axis in grid.axes)
+
+
+def without_dilations(grid: Grid) -> Grid:
+    """The grid of a pyramid's layers; every scale is lifted by itself, so that rotations cannot move in between."""
+    axes = [replace(axis, sampling="fixed") for axis in grid.axes if not isinstance(axis.group, Dilation)]
+    return Grid(grid.space, tuple(axes))
