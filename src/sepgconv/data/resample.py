@@ -63,7 +63,7 @@ def warp(images: Tensor, degrees: float | Tensor, factors: float | Tensor, offse
     wanted = (len(images), 2, *images.shape[-2:])
     if offsets.shape != wanted:
         raise ValueError(f"offsets must be (b, 2, y, x), here {wanted}, got {tuple(offsets.shape)}")
-    y, x = _turned_places(angles, *images.shape[-2:], 1 / sizes)
+    y, x = _turned_places(angles, *images.shape[-2:], stretch=1 / sizes)
     return _sample(images, y + offsets[:, 0], x + offsets[:, 1], "bicubic")
 
 
