@@ -56,6 +56,11 @@ def test_a_resnet_on_a_pyramid_learns_and_folds(grid: sg.Grid) -> None:
     assert torch.allclose(folded(x), model(x), atol=1e-5)
 
 
+def test_a_resnet_on_a_pyramid_may_leave_out_scales() -> None:
+    model = sg.models.resnet(sg.scale2(3, 2.0), width=0.1, pyramid=True, scale_dropout=0.5)
+    assert [m.dropout for m in model.modules() if isinstance(m, sg.ScalePool)] == [0.5]
+
+
 def test_a_resnet_on_a_pyramid_has_the_same_weights_as_without_scales() -> None:
     shapes = [p.shape for p in sg.models.resnet(sg.sim2(4, 3), width=0.2, pyramid=True, finest=0.5).parameters()]
     assert shapes == [p.shape for p in sg.models.resnet(sg.se2(4), width=0.2).parameters()]
@@ -92,6 +97,8 @@ def test_bad_settings() -> None:
         sg.models.resnet(sg.se2(4), width=0)
     with pytest.raises(ValueError, match="pyramid=True needs a grid with dilations, such as scale2 or sim2; got Grid"):
         sg.models.resnet(sg.se2(4), pyramid=True)
+    with pytest.raises(ValueError, match=r"finest=0\.5 and scale_dropout=0\.0 are for pyramid=True"):
+        sg.models.resnet(sg.scale2(3), finest=0.5)
     with pytest.raises(ValueError, match="antialias is not for a pyramid, got antialias=True with pyramid=True"):
         sg.models.resnet(sg.scale2(3), pyramid=True, antialias=True)
     with pytest.raises(ValueError, match="recompute is not for a pyramid"):

@@ -54,7 +54,10 @@ def test_every_model_can_be_named():
         (lambda: OptimiserConfig("sgd"), r"schedule must be one of paper, onecycle; got 'sgd'"),  # pyright: ignore[reportArgumentType]
         (lambda: OptimiserConfig(lr=0.0), r"lr must be positive, got 0.0"),
         (lambda: NetworkConfig("resnett").build(GRID.build()), r"did you mean 'resnet'"),
-        (lambda: NetworkConfig(finest=0.5).build(GRID.build()), r"finest=0.5: models.resnet has no finest"),
+        (
+            lambda: NetworkConfig(name="allcnnc", finest=0.5).build(GRID.build()),
+            r"models.allcnnc has no finest",
+        ),
         (lambda: Classifier(NETWORK, GRID, label_smoothing=1.5), r"label_smoothing must lie in \[0, 1\), got 1.5"),
         (lambda: derive(-1), r"seed must be a whole number of at least 0, got -1"),
     ],

@@ -7,7 +7,7 @@ from torch import nn
 
 from sepgconv.grids import Grid
 from sepgconv.kernels import Factor, KernelConfig
-from sepgconv.models._scales import DROPOUT, scaled, without_dilations
+from sepgconv.models._scales import scaled, without_dilations
 from sepgconv.models._segments import Layers, Recomputed
 from sepgconv.nn import (
     BatchNorm,
@@ -60,6 +60,7 @@ def resnet(
     antialias: bool = False,
     pyramid: bool = False,
     finest: float = 1.0,
+    scale_dropout: float = 0.0,
 ) -> nn.Sequential:
     """The paper's shallow ResNet; on `translation2()` with `factorisation="nonseparable"` it is the plain baseline.
 
@@ -80,7 +81,9 @@ def resnet(
         pyramid: on a grid with dilations, whether to run the layers on the image at every scale instead of widening
             their kernels (`ScalePyramid`): for objects of very different sizes. Features are pooled once, not twice,
             since the smallest image has few pixels.
-        finest: the first scale of the pyramid.
+        finest: the first scale of the pyramid; below 1 it begins with an enlarged image, which small objects need.
+        scale_dropout: probability of not reading a scale in training, see `ScalePool`. It helps where sizes are to be
+            recognised that training does not show (1/2 is a good value), and harms where it shows them all.
 
     Shapes:
         `(b, in_channels, y, x)` → `(b, num_classes)`; on the groups of signals and volumes, one or three spatial axes.
@@ -94,6 +97,8 @@ def resnet(
                 raise ValueError(f"{name} is not for a pyramid, got {name}={value!r} with pyramid=True")
         if not scaled(grid):
             raise ValueError(f"pyramid=True needs a grid with dilations, such as scale2 or sim2; got {grid}")
+    elif finest != 1 or scale_dropout:
+        raise ValueError(f"finest={finest!r} and scale_dropout={scale_dropout!r} are for pyramid=True")
     narrow, wide = widen(32, width), widen(64, width)
     size = kernel_size or (5 if grid.space == 3 else 7)
     grid = copy.deepcopy(grid)  # whose shift is the model's alone
@@ -121,7 +126,7 @@ def resnet(
         nn.ReLU(),
     ]
     if pyramid:
-        scales = ScalePool("max", grid=grid, dropout=DROPOUT * dropout)
+        scales = ScalePool("max", grid=grid, dropout=scale_dropout)
         layers = [ScalePyramid(nn.Sequential(*layers), grid=grid, padding=size // 2, finest=finest), scales]
     sequence = Recomputed if recompute else Layers
     return sequence(

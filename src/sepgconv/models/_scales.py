@@ -5,9 +5,6 @@ from dataclasses import replace
 from sepgconv.grids import Grid
 from sepgconv.groups import Dilation
 
-DROPOUT = 0.5
-"""Of scales. Without it, networks trained on large objects do not know small ones (docs/equivariance.md)."""
-
 
 def scaled(grid: Grid) -> bool:
     """Whether a grid has dilations."""

@@ -8,11 +8,14 @@ from torch import nn
 from sepgconv.grids import Grid
 from sepgconv.kernels import Factor, KernelConfig
 from sepgconv.models._resnet import widen
-from sepgconv.models._scales import DROPOUT, scaled, without_dilations
+from sepgconv.models._scales import scaled, without_dilations
 from sepgconv.models._segments import Layers
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ScalePool, ScalePyramid, SpatialPool
 from sepgconv.nn._check import whole
 from sepgconv.nn._scale_pool import DROPPING
+
+DROPOUT = 0.5
+"""Of scales. Without it, networks trained on large objects do not know small ones (docs/equivariance.md)."""
 
 
 def shallow(

@@ -78,6 +78,7 @@ class NetworkConfig:
         antialias: whether features are low-passed where they are subsampled, as `models.resnet` says.
         pyramid: whether a network on a grid with dilations runs on a pyramid of images, as `models.resnet` says.
         finest: the first scale of a pyramid of images, for architectures that have one; 1 by default.
+        scale_dropout: probability of not reading a scale in training, likewise.
     """
 
     name: str = "resnet"
@@ -93,6 +94,7 @@ class NetworkConfig:
     antialias: bool = False
     pyramid: bool | None = None
     finest: float | None = None
+    scale_dropout: float | None = None
 
     def build(self, grid: Grid) -> nn.Module:
         """The network on a grid."""
@@ -110,7 +112,7 @@ class NetworkConfig:
         known = inspect.signature(getattr(models, self.name, object)).parameters
         if "image_size" in known:
             settings["image_size"] = self.image_size
-        for name in ("kernel_size", "pyramid", "finest"):
+        for name in ("kernel_size", "pyramid", "finest", "scale_dropout"):
             if (value := getattr(self, name)) is None:
                 continue
             if name not in known and known:
