@@ -8,6 +8,8 @@ from torch.nn import functional as F
 from sepgconv.grids import Grid
 from sepgconv.nn._block import ResidualBlock
 from sepgconv.nn._check import AXES, floating, whole
+from sepgconv.nn._fused import fusable
+from sepgconv.nn._norm import BatchNorm
 from sepgconv.nn._scale_pool import dilations
 
 
@@ -69,8 +71,14 @@ class ScalePyramid(nn.Module):
                 f"take one of {least / 2:g} at most"
             )
         levels = [shrink(images, scale, self.padding) for scale in self.scales]
-        for layer in self.layers:
-            levels = _run(layer, levels, self.grid.space)
+        layers = list(self.layers)
+        while layers:
+            layer = layers.pop(0)
+            relu = bool(layers) and type(layers[0]) is nn.ReLU and fusable(layer, layers[0])
+            if relu and isinstance(layer, BatchNorm):
+                levels = _together(layer, levels, self.grid.space, relu=layers.pop(0))
+            else:
+                levels = _run(layer, levels, self.grid.space)
         return side_by_side(levels, self.space, self.grid.space)
 
     def extra_repr(self) -> str:
@@ -122,7 +130,7 @@ def _run(layer: nn.Module, levels: list[Tensor], space: int) -> list[Tensor]:
         return [layer(level) for level in levels]
     hidden = levels
     for conv, norm in ((layer.conv1, layer.norm1), (layer.conv2, layer.norm2)):
-        hidden = [F.relu(level) for level in _together(norm, [conv(level) for level in hidden], space)]
+        hidden = _together(norm, [conv(level) for level in hidden], space, relu=nn.ReLU())
     return [F.relu(after + layer.shortcut(before)) for after, before in zip(hidden, levels, strict=True)]
 
 
@@ -131,8 +139,21 @@ def _by_batch(norm: nn.Module) -> bool:
     return norm.training or getattr(norm, "running_mean", None) is None
 
 
-def _together(norm: nn.Module, levels: list[Tensor], space: int) -> list[Tensor]:
-    """A norm with the statistics of all levels, whose axes of space become one."""
-    flat = [level.reshape(*level.shape[:-space], *[1] * (space - 1), -1) for level in levels]
-    parts = norm(torch.cat(flat, -1)).split([level.shape[-1] for level in flat], -1)
-    return [part.reshape(level.shape) for part, level in zip(parts, levels, strict=True)]
+def _together(norm: nn.Module, levels: list[Tensor], space: int, relu: nn.Module | None = None) -> list[Tensor]:
+    """A norm with the statistics of all levels, and perhaps a ReLU.
+
+    All pixels of all levels are put into one line, channels last, as convolutions keep them: where they do, nothing is
+    copied but the line itself.
+    """
+    ndim, channels = levels[0].ndim, levels[0].shape[1]
+    order = (0, *range(ndim - space, ndim), *range(2, ndim - space), 1)
+    last = [level.permute(order) for level in levels]
+    lines = [level.reshape(-1, channels) for level in last]
+    joined = torch.cat(lines).T.reshape(1, channels, -1, *[1] * (ndim - 3))
+    if relu is not None and isinstance(norm, BatchNorm) and fusable(norm):
+        joined = norm.normalise(joined, relu=True)
+    else:
+        joined = norm(joined) if relu is None else relu(norm(joined))
+    parts = joined.reshape(channels, -1).T.split([len(line) for line in lines])
+    back = [order.index(axis) for axis in range(ndim)]
+    return [part.reshape(level.shape).permute(back) for part, level in zip(parts, last, strict=True)]
