@@ -122,6 +122,36 @@ def test_a_block_on_a_pyramid_is_the_block_on_every_image() -> None:
     assert torch.allclose(net(images), torch.cat(wanted, -1)[..., None, None])
 
 
+def test_a_random_grid_is_moved_once_for_all_scales() -> None:
+    torch.manual_seed(0)
+    grid = sg.se2(4)
+    net = sg.ScalePyramid(layers(grid), grid=sg.sim2(4, 3, 2.0), padding=4).double()
+    images = torch.randn(2, 1, 24, 24, dtype=torch.float64, requires_grad=True)
+    shifts = []
+    for layer in (net.layers[0], net.layers[3]):
+        layer.register_forward_hook(lambda *_: shifts.append(grid.offset.item()))
+    net(images).sum().backward()
+    net(images).sum().backward()
+    once, again = shifts[:6], shifts[6:]
+    assert len(set(once)) == len(set(again)) == 1
+    assert once[0] != again[0]
+    lift = net.layers[0]
+    assert isinstance(lift, sg.LiftingConv)
+    assert lift.redraws
+    net.eval()(images)
+    assert set(shifts[12:]) == {0.0}
+
+
+def test_a_pyramid_with_a_random_grid_is_what_its_fixed_twin_is_at_rest() -> None:
+    torch.manual_seed(0)
+    random = sg.models.resnet(sg.sim2(4, 2, 2.0), width=0.1, pyramid=True)
+    fixed = sg.models.resnet(sg.sim2(4, 2, 2.0, sampling="fixed"), width=0.1, pyramid=True)
+    random.train()(torch.randn(4, 1, 16, 16))
+    fixed.load_state_dict(random.state_dict())
+    images = torch.randn(2, 1, 16, 16)
+    assert torch.equal(random.eval()(images), fixed.eval()(images))
+
+
 @pytest.mark.parametrize("model", ["shallow", "resnet"])
 @pytest.mark.parametrize("size", [28, 34])
 def test_quarter_turns_of_a_pyramid_with_rotations_are_exact(model: str, size: int) -> None:
@@ -291,8 +321,6 @@ def test_what_is_refused() -> None:
         sg.ScalePool("peak", grid=grid, dropout=0.5)
     with pytest.raises(ValueError, match="with 3 elements of Grid"):
         sg.ScalePool("max", grid=grid)(torch.zeros(1, 1, 4, 2, 2))
-    with pytest.raises(ValueError, match="lifts every scale in a call of its own: make grids with sampling='fixed'"):
-        sg.ScalePyramid(layers(sg.se2(4)), grid=grid)
     with pytest.raises(ValueError, match=r"max_scale=20 leaves 1.6 pixels of images of 32; take one of 16 at most"):
         sg.ScalePyramid(layers(plain), grid=sg.scale2(3, 20.0))(torch.zeros(1, 1, 32, 32))
     with pytest.raises(ValueError, match="finest must be positive, got 0"):

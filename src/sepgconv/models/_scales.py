@@ -1,7 +1,5 @@
 """Grids with dilations as pyramids of images."""
 
-from dataclasses import replace
-
 from sepgconv.grids import Grid
 from sepgconv.groups import Dilation
 
@@ -12,6 +10,5 @@ def scaled(grid: Grid) -> bool:
 
 
 def without_dilations(grid: Grid) -> Grid:
-    """The grid of a pyramid's layers; every scale is lifted by itself, so that rotations cannot move in between."""
-    axes = [replace(axis, sampling="fixed") for axis in grid.axes if not isinstance(axis.group, Dilation)]
-    return Grid(grid.space, tuple(axes))
+    """The grid of a pyramid's layers."""
+    return Grid(grid.space, tuple(axis for axis in grid.axes if not isinstance(axis.group, Dilation)))

@@ -10,6 +10,7 @@ from sepgconv.nn._block import ResidualBlock
 from sepgconv.nn._check import AXES, floating, whole
 from sepgconv.nn._fused import fusable
 from sepgconv.nn._norm import BatchNorm
+from sepgconv.nn._sampled import _Conv
 from sepgconv.nn._scale_pool import dilations
 
 
@@ -48,8 +49,6 @@ class ScalePyramid(nn.Module):
             raise ValueError(f"finest must be positive, got {finest!r}")
         if space not in ("max", "mean"):
             raise ValueError(f"space must be 'max' or 'mean', got {space!r}")
-        if any(isinstance(module, Grid) and module.random for module in layers.modules()):
-            raise ValueError("ScalePyramid lifts every scale in a call of its own: make grids with sampling='fixed'")
         self.finest, self.space = finest, space
 
     @property
@@ -127,11 +126,24 @@ def _run(layer: nn.Module, levels: list[Tensor], space: int) -> list[Tensor]:
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
         return _together(layer, levels, space)
     if not isinstance(layer, ResidualBlock) or not (_by_batch(layer.norm1) or _by_batch(layer.norm2)):
-        return [layer(level) for level in levels]
+        return _each(layer, levels)
     hidden = levels
     for conv, norm in ((layer.conv1, layer.norm1), (layer.conv2, layer.norm2)):
-        hidden = _together(norm, [conv(level) for level in hidden], space, relu=nn.ReLU())
-    return [F.relu(after + layer.shortcut(before)) for after, before in zip(hidden, levels, strict=True)]
+        hidden = _together(norm, _each(conv, hidden), space, relu=nn.ReLU())
+    return [F.relu(after + before) for after, before in zip(hidden, _each(layer.shortcut, levels), strict=True)]
+
+
+def _each(layer: nn.Module, levels: list[Tensor]) -> list[Tensor]:
+    """A layer on every level; a grid that is sampled at random is moved for the first, and stays for the others."""
+    first = layer(levels[0])
+    moving = [part for part in layer.modules() if isinstance(part, _Conv) and part.redraws]
+    for part in moving:
+        part.redraws = False
+    try:
+        return [first, *(layer(level) for level in levels[1:])]
+    finally:
+        for part in moving:
+            part.redraws = True
 
 
 def _by_batch(norm: nn.Module) -> bool:
