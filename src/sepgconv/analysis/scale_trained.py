@@ -77,7 +77,8 @@ def table(path: str, digits: Tensor) -> Table:
     nets = (as_drawn(trained.checkpoint["hyper_parameters"], large), trained.model.double())
     rows = []
     for found in zip(*(layer_errors(_layers(net), small, large, step) for net in nets), strict=True):
-        cells = [f"{_rms(part):.2f}" for _, errors in found for part in (errors, errors[1:-1])]
+        parts = [part for _, errors in found for part in (errors, errors[1:-1])]
+        cells = [f"{_rms(part):.2f}" if part else "–" for part in parts]
         rows.append((found[0][0], *cells))
     head = ("after layer", "drawn: all scales", "drawn: without the ends", "trained: all", "trained: without the ends")
     return f"{trained.network.name} on {grid}, one step of {step:.3f}", head, rows
@@ -90,7 +91,7 @@ def _layers(net: nn.Module) -> nn.Sequential:
 
 
 def _rms(errors: Sequence[float]) -> float:
-    return (sum(e * e for e in errors) / max(len(errors), 1)) ** 0.5
+    return (sum(e * e for e in errors) / len(errors)) ** 0.5
 
 
 if __name__ == "__main__":
