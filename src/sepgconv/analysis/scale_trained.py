@@ -6,14 +6,14 @@ network as it is drawn, with the norms' statistics of these digits.
 """
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sepgconv.actions import transform_space
-from sepgconv.analysis.scale import Table, as_markdown
+from sepgconv.analysis.scale import Table, _rms, as_markdown
 from sepgconv.data import load, scale
 from sepgconv.grids import Grid
 from sepgconv.groups import Dilation
@@ -35,14 +35,12 @@ def step_of(grid: Grid) -> float:
 
 @torch.no_grad()
 def layer_errors(net: nn.Sequential, small: Tensor, large: Tensor, step: float) -> Iterator[tuple[str, list[float]]]:
-    """For every layer with features at several scales, its name and the relative error at every scale but the first."""
+    """For every layer before the projection, its name and the relative error at every scale but the first."""
     matrix = torch.eye(2, dtype=torch.float64) * step
     for number, layer in enumerate(net):
         small, large = layer(small), layer(large)
-        if small.ndim != 5 or small.shape[2] == 1:
-            if small.ndim != 4:
-                return
-            continue
+        if small.ndim != 5 or small.shape[2] == 1:  # from the projection on
+            return
         expected = transform_space(small, matrix)[:, :, :-1]
         inside = _disc(small.shape[-1]) if small.shape[-1] > 1 else torch.ones(1, 1)
         pairs = zip((large[:, :, 1:] * inside).unbind(2), (expected * inside).unbind(2), strict=True)
@@ -88,10 +86,6 @@ def _layers(net: nn.Module) -> nn.Sequential:
     if not isinstance(net, nn.Sequential):
         raise ValueError(f"this is for networks that are a sequence of layers, got {type(net).__name__}")
     return net
-
-
-def _rms(errors: Sequence[float]) -> float:
-    return (sum(e * e for e in errors) / len(errors)) ** 0.5
 
 
 if __name__ == "__main__":

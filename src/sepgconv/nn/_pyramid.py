@@ -19,8 +19,8 @@ class ScalePyramid(nn.Module):
 
     Σ_x̃ f(x̃)·k(s⁻¹(x̃ − x))/s^d is, at every s-th pixel, a convolution of the image shrunk by s with k as it is. That
     costs s^d times less than a window wide enough for s, and the kernel has as many taps at every scale. Scales do not
-    mix before they are projected. Norms take their statistics over all scales together, or else they would undo the
-    difference between them.
+    mix before they are projected. Norms, those of a `ResidualBlock` as well, take their statistics over all scales
+    together, or else they would undo the difference between them. A grid sampled at random moves once for all scales.
 
     Beyond its border an image goes on as it ends there. Zeros would be an edge of their own wherever the ground is not
     zero, closer to the picture at every scale.
@@ -122,10 +122,10 @@ def shrinking(n: int, scale: float, padding: int = 0) -> Float[Tensor, "m n"]:
 
 
 def _run(layer: nn.Module, levels: list[Tensor], space: int) -> list[Tensor]:
-    """A layer on all levels; norms, also those in a residual block, see them together."""
+    """A layer on all levels; norms, also those in a residual block as we made it, see them together."""
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
         return _together(layer, levels, space)
-    if not isinstance(layer, ResidualBlock) or not (_by_batch(layer.norm1) or _by_batch(layer.norm2)):
+    if not isinstance(layer, ResidualBlock) or not _in_parts(layer):
         return _each(layer, levels)
     hidden = levels
     for conv, norm in ((layer.conv1, layer.norm1), (layer.conv2, layer.norm2)):
@@ -146,9 +146,11 @@ def _each(layer: nn.Module, levels: list[Tensor]) -> list[Tensor]:
             part.redraws = True
 
 
-def _by_batch(norm: nn.Module) -> bool:
-    """Whether a norm takes its statistics from what it is given."""
-    return norm.training or getattr(norm, "running_mean", None) is None
+def _in_parts(block: ResidualBlock) -> bool:
+    """Whether a block is as we made it, and has batch norms that take their statistics from what they are given."""
+    norms = [n for n in (block.norm1, block.norm2) if isinstance(n, nn.modules.batchnorm._BatchNorm)]
+    by_batch = any(norm.training or norm.running_mean is None for norm in norms)
+    return by_batch and len(norms) == 2 and block.as_made and "forward" not in vars(block)
 
 
 def _together(norm: nn.Module, levels: list[Tensor], space: int, relu: nn.Module | None = None) -> list[Tensor]:
