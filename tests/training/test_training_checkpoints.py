@@ -49,6 +49,16 @@ def test_a_run_leaves_all_its_files(done):
     assert_same(dict(classifier.state_dict()), dict(best["state_dict"]))
 
 
+@pytest.mark.parametrize("suffix", ["ckpt", "safetensors"])
+def test_a_classifier_comes_back_as_lightning_users_expect(done, suffix):
+    folder, _, trained = done
+    again = Classifier.load_from_checkpoint(folder / f"checkpoints/best.{suffix}")
+    assert dict(again.hparams) == dict(trained.hparams)
+    assert_same(dict(again.net.state_dict()), dict(trained.net.state_dict()))
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        Classifier.load_from_checkpoint(folder / "checkpoints/none.ckpt")
+
+
 def test_checkpoints_hold_no_code_and_weights_are_beside_them(done):
     folder = done[0] / "checkpoints"
     for name in ("last", "best"):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric, Metric
 
-from . import contents, preparation, settings
+from . import contents, preparation, settings, storage
 from .begin import begin_with
 from .compilation import compile_in_place
 from .config import GridConfig, NetworkConfig, OptimiserConfig, network_config
@@ -123,6 +124,21 @@ class Classifier(LightningModule):
         except Exception as error:  # values of wrong kinds fail in many ways, and all mean the same here
             reason = " ".join(str(error).split())
             raise ValueError(f"the checkpoint's settings do not describe a network: {reason}") from error
+
+    @classmethod
+    def load_from_checkpoint(  # pyright: ignore[reportIncompatibleMethodOverride]  # settings come from the file alone
+        cls, checkpoint_path: str | Path, map_location: str | torch.device = "cpu"
+    ) -> "Classifier":
+        """A classifier as it was trained, out of a run's `.ckpt` or `.safetensors` file; `load_trained` gives more.
+
+        Raises:
+            FileNotFoundError: there is none.
+            ValueError: the file is damaged or something else.
+        """
+        checkpoint = storage.read(Path(checkpoint_path))
+        classifier = cls.from_config(checkpoint["hyper_parameters"])
+        classifier.load_checkpoint(checkpoint)
+        return classifier.to(map_location)
 
     def setup(self, stage: str) -> None:
         """Compares the network with the data, before any work is done."""
