@@ -14,7 +14,7 @@ def test_list(capsys) -> None:
     printed = capsys.readouterr().out
     for name in ORDER:
         assert name in printed
-    assert "smoke 6, cpu 12, long 10, paper 120" in " ".join(printed.split())
+    assert "smoke 6, cpu 12, long 6, paper 120" in " ".join(printed.split())
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_failed_run_gives_a_nonzero_exit_code(tmp_path: Path, capsys, monkeypa
     printed = capsys.readouterr().err
     assert f"failed: {chosen[1]}: MemoryError: too wide" in printed
     assert "7 runs done, 0 were there before, 1 failed" in printed.splitlines()
-    assert "**1 runs are missing.**" in (tmp_path / "smoke" / "parameters" / "table.md").read_text()
+    assert "**1 run of 8 missing.**" in (tmp_path / "smoke" / "parameters" / "table.md").read_text()
     monkeypatch.setattr(runs, "execute", work)
     assert main(arguments) == 0
     assert "1 runs done, 7 were there before, 0 failed" in capsys.readouterr().err.splitlines()
@@ -84,7 +84,7 @@ def test_the_page_is_made_from_results(tmp_path: Path, capsys) -> None:
     page = (tmp_path / "docs" / "page.md").read_text()
     assert "| Separable | 803,000 | 803,242 |" in page
     assert "The counts agree to the last digit given." in page
-    assert (tmp_path / "docs" / "images" / "reproduction" / "parameters.png").exists()
+    assert (tmp_path / "docs" / "images" / "page" / "parameters.png").exists()
 
 
 def test_without_ray_the_message_says_how_to_get_it(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ def summary(tmp_path, separable: list[float], nonseparable: list[float]) -> Summ
         if run.seed < len(errors):
             result = {"format": 1, "axes": run.axes, "config": run.config, "seed": run.seed, "seconds": 60.0}
             result |= {"hardware": {"gpus": [], "threads": 1, "cpu": "made up"}, "versions": {}}
+            result |= {"arrays": {"course": {"train/error": [50.0, 3.0, 2.0, 1.0, 0.75, 0.5, 0.25 + 0.01 * run.seed]}}}
             store.write(run, {**result, "rows": [{"axes": {}, "metrics": {"test_error": errors[run.seed]}}]})
     return summarise(find("resolution"), "long", store)
 
@@ -86,7 +87,7 @@ def test_settings_of_a_claim_are_averaged_seed_by_seed(tmp_path) -> None:
     for run in experiment.runs("long"):
         wobble = 0.01 * (run.seed - 2) * (1 if run.axes["sampling"] == "random" else -1)
         sign = signs[run.axes["rotations"]] if run.axes["sampling"] == "random" else 0.0
-        result = {"format": 1, "axes": run.axes, "config": run.config, "seed": run.seed}
+        result = {"format": 1, "axes": run.axes, "config": run.config, "seed": run.seed, "seconds": 60.0}
         store.write(run, {**result, "rows": [{"axes": {}, "metrics": {"test_error": 2 + sign + wobble}}]})
     found = summarise(experiment, "long", store)
     assert [verdict.word for verdict in verdicts(found)] == [UNDECIDED, REFUTED, SUPPORTED]
@@ -98,8 +99,18 @@ def test_settings_of_a_claim_are_averaged_seed_by_seed(tmp_path) -> None:
 
 def test_the_page_has_the_rule_the_interval_and_the_number_of_claims(tmp_path) -> None:
     text = page([(summary(tmp_path, SEPARABLE, NONSEPARABLE), "figure.png", "")], "long")
-    assert "| supported: -0.3 [-0.424, -0.176], 3 seeds | resolution |" in text
+    assert "| supported | -0.3 [-0.424, -0.176], 3 seeds | 0.1 | resolution |" in text  # six minutes
     assert "**Supported, difference -0.3 [-0.424, -0.176], 3 seeds**" in text
+    assert "Training error at the end: 0.25 to 0.27 %; in the last 5 epochs it fell by 2.73 to 2.75 points." in text
     assert "Claims judged: 1." in text
     assert "0.1 of them" in text
     assert "made again from MNIST" in text
+
+
+def test_the_page_names_claims_that_nobody_has_run(tmp_path) -> None:
+    begun = summary(tmp_path, SEPARABLE[:1], NONSEPARABLE[:1])
+    text = page([(begun, "figure.png", ""), (summarise(find("activations"), "long", Store(tmp_path)), "", "")], "long")
+    assert "| Separable convolutions beat nonseparable ones. | not finished | – | 0.0 | resolution |" in text
+    assert "| Sine beats ReLU. | not finished | – | 0.0 | activations |" in text
+    assert "**4 runs of 6 missing.**" in text
+    assert f"## {find('activations').title}" not in text

@@ -25,12 +25,14 @@ class Verdict:
             budget `long`: `supported`, `refuted`, `undecided` or `not finished`.
         details: the numbers, one comparison each.
         interval: that decides, at the budget `long`.
+        seconds: that the runs took which are there, at the budget `long`.
     """
 
     claim: Plain
     word: str
     details: list[str]
     interval: Interval | None = None
+    seconds: float = 0.0
 
 
 def verdicts(summary: Summary) -> list[Verdict]:
@@ -55,10 +57,13 @@ def judge_by_seeds(claim: Plain, summary: Summary) -> Verdict:
         f"{number(right.metrics[metrics['right']].mean)}{f', difference {Interval.of(each)}' if each else ''}"
         for (left, right), each in zip(found, differences, strict=True)
     ]
-    if not complete or len(complete) < len(pairs(claim, replace(summary, rows=planned))):
-        return Verdict(claim, UNFINISHED, details)
+    wanted = pairs(claim, replace(summary, rows=planned))
+    rows = [row for pair in wanted for row in pair]
+    spent = sum(result["seconds"] for result in summary.results if any(row.matches(result["axes"]) for row in rows))
+    if not complete or len(complete) < len(wanted):
+        return Verdict(claim, UNFINISHED, details, seconds=spent)
     interval = Interval.of([statistics.fmean(each) for each in zip(*complete, strict=True)])
-    return Verdict(claim, interval.decide(claim["expect"]), details, interval)
+    return Verdict(claim, interval.decide(claim["expect"]), details, interval, spent)
 
 
 def expected(claim: Plain) -> str:

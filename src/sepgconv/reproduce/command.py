@@ -102,20 +102,22 @@ def notes(home: Path) -> str:
 
 def report(chosen: Sequence[Experiment], budget: str, store: Store, docs: Path | None) -> int:
     """Writes all tables and figures anew, and the page of them; returns 1 if there is nothing to report."""
-    summaries = [summary for experiment in chosen if (summary := publish(experiment, budget, store)).results]
-    if not summaries:
+    summaries = [publish(experiment, budget, store) for experiment in chosen]
+    if budget != "long":  # there a claim without a run is a claim all the same
+        summaries = [summary for summary in summaries if summary.results]
+    if not any(summary.results for summary in summaries):
         print(f"sepgconv reproduce: {store.folder} holds no results at budget {budget!r}", file=sys.stderr)
         return 1
     target = docs or store.folder / budget / "reproduction.md"
-    pictures = target.parent / "images" / "reproduction" if docs else None
+    pictures = target.parent / "images" / target.stem if docs else None
     parts = []
     for summary in summaries:
         home = store.home(budget, summary.experiment.id)
         figure = f"{summary.experiment.id}/{FIGURE}"
-        if pictures is not None:
+        if pictures is not None and summary.results:
             pictures.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(home / FIGURE, pictures / f"{summary.experiment.id}.png")
-            figure = f"images/reproduction/{summary.experiment.id}.png"
+            figure = f"images/{pictures.name}/{summary.experiment.id}.png"
         parts.append((summary, figure, notes(home)))
     target.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(target) as file:

@@ -72,7 +72,9 @@ def section(summary: Summary, figure: str, notes: str = "") -> str:
     if budget.get("note"):
         lines[-1] += f" {budget['note']}"
     if summary.missing:
-        lines += ["", f"**{summary.missing} runs are missing.**"]
+        lines += ["", f"**{plural(summary.missing, 'run')} of {len(summary.results) + summary.missing} missing.**"]
+    if summary.budget == "long":
+        lines += ["", flatness(summary)]
     lines += ["", f"![{experiment.title}]({figure})", "", table(summary), ""]
     if not any(p.metric in experiment.recipe["table"] for p in published(experiment.id)):
         lines += ["The paper shows this as a picture; its text gives no numbers to put beside ours.", ""]
@@ -83,6 +85,16 @@ def section(summary: Summary, figure: str, notes: str = "") -> str:
         details = f" ({'; '.join(verdict.details)})" if verdict.details else ""
         lines.append(f"- {verdict.claim['says']} **{word[0].upper()}{word[1:]}**{details}.")
     return "\n".join([*lines, *(["", notes.strip()] if notes.strip() else []), ""])
+
+
+def flatness(summary: Summary, before: int = 5) -> str:
+    """How far training went: its error at the end of all runs, and what the last epochs changed."""
+    courses = [result["arrays"]["course"]["train/error"] for result in summary.results]
+    ends, falls = [course[-1] for course in courses], [course[-1 - before] - course[-1] for course in courses]
+    return (
+        f"Training error at the end: {min(ends):.2f} to {max(ends):.2f} %; "
+        f"in the last {before} epochs it fell by {min(falls):.2f} to {max(falls):.2f} points."
+    )
 
 
 def conditions(experiment: Experiment, summary: Summary) -> str:
@@ -114,8 +126,9 @@ def plural(count: int, noun: str) -> str:
 
 
 def page(summaries: list[tuple[Summary, str, str]], budget: str) -> str:
-    """The whole page: what was run, and a section for every experiment that has results."""
-    versions = next((r["versions"] for s, _, _ in summaries for r in s.results), {})
+    """The whole page: what was run, all claims, and a section for every experiment that has results."""
+    known = [summary for summary, _, _ in summaries]
+    versions = next((r["versions"] for s in known for r in s.results), {})
     lines = [
         "# The paper, reproduced",
         "",
@@ -124,18 +137,30 @@ def page(summaries: list[tuple[Summary, str, str]], budget: str) -> str:
         "",
         "Published values are the paper's, ± its deviation; ours are means ± standard deviations over seeds.",
         *(RULE if budget == "long" else SPREAD),
-        *([comparisons([summary for summary, _, _ in summaries])] if budget == "long" else []),
+        *([comparisons(known)] if budget == "long" else []),
         "",
         "Versions: " + ", ".join(f"{name} {value}" for name, value in versions.items()) + ".",
         "",
     ]
-    lines += overview([summary for summary, _, _ in summaries]) if budget != "smoke" else []
-    return "\n".join(lines) + "\n" + "\n".join(section(*summary) for summary in summaries)
+    if budget == "long":
+        lines += decided(known)
+    elif budget != "smoke":
+        lines += overview(known)
+    return "\n".join(lines) + "\n" + "\n".join(section(*summary) for summary in summaries if summary[0].results)
 
 
 def overview(summaries: list[Summary]) -> list[str]:
     """All claims and what became of them, a line each."""
-    judged = [(verdict, summary) for summary in summaries for verdict in verdicts(summary)]
-    words = [v.word if v.interval is None else f"{v.word}: {v.interval}" for v, _ in judged]
-    rows = [f"| {v.claim['says']} | {word} | {s.experiment.id} |" for (v, s), word in zip(judged, words, strict=True)]
+    rows = [f"| {v.claim['says']} | {v.word} | {s.experiment.id} |" for s in summaries for v in verdicts(s)]
     return ["| what the paper says | here | experiment |", "|---|---|---|", *rows, ""] if rows else []
+
+
+def decided(summaries: list[Summary]) -> list[str]:
+    """All claims of the budget `long`: what became of them, by which interval, from how many hours of runs."""
+    head = "| what the paper says | here | difference, 95 % interval | hours of one core | experiment |"
+    rows = [
+        f"| {v.claim['says']} | {v.word} | {v.interval or '–'} | {v.seconds / 3600:.1f} | {s.experiment.id} |"
+        for s in summaries
+        for v in verdicts(s)
+    ]
+    return [head, "|---|---|---|---:|---|", *rows, ""]
