@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from sepgconv.execution import spectral
 from sepgconv.execution.native import depthwise, followed
 from sepgconv.execution.sizes import Contraction, Sizes
 from sepgconv.execution.ways.base import Way
@@ -144,6 +145,8 @@ def convolve(
     addend: Tensor | None = None,
 ) -> Tensor:
     """An ordinary convolution over space, `b … in -> b … out`, and what follows it; torch sees it as channels-last."""
+    if sizes.space == 2 and groups == sizes.stride == 1 and spectral.pays(rows, weight, sizes.padding):
+        return followed(spectral.convolve(rows, weight, sizes.padding), bias, relu=relu, addend=addend)
     chains = min(math.ceil(weight[0].numel() / TERMS), weight.shape[-1], CHAINS) if sizes.target else 1
     if chains == 1:
         return followed(_convolve(rows, weight, sizes, bias, groups), None, relu=relu, addend=addend)
