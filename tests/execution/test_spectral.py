@@ -62,11 +62,12 @@ def test_gradients_of_one_side_only():
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
-def test_images_may_be_taken_a_few_at_a_time(monkeypatch):
+@pytest.mark.parametrize(("name", "numbers"), [("IMAGES", 2 * 8 * 5 * 4), ("KERNELS", 7 * 3 * 4)])  # 2 images, 7 waves
+def test_images_and_frequencies_may_be_taken_a_few_at_a_time(name, numbers, monkeypatch):
     rows, weight = drawn(5, 6, 6, 3)
     whole = spectral.convolve(rows, weight, 1)
     grads = torch.autograd.grad(whole.square().sum(), (rows, weight))
-    monkeypatch.setattr(spectral, "AT_ONCE", 2 * 8 * 5 * 4)  # two images
+    monkeypatch.setattr(spectral, name, numbers)
     parts = spectral.convolve(rows, weight, 1)
     torch.testing.assert_close(parts, whole, rtol=0, atol=1e-13)
     for ours, theirs in zip(torch.autograd.grad(parts.square().sum(), (rows, weight)), grads, strict=True):

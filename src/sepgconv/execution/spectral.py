@@ -6,7 +6,7 @@ round less than those of a convolution tap by tap. All operations are torch's ow
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import torch
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from sepgconv.execution.native import ORDINARY, in_transform
 
-AT_ONCE = 1 << 23
-"""Numbers in the spectra that are made at a time; images beyond are taken later."""
+IMAGES, KERNELS = 1 << 23, 1 << 22
+"""Numbers in the spectra of images and of kernels that are held at a time; other images and frequencies come later."""
 DIRECT, PRODUCTS, TABLE, FILL, TRANSFORM = 0.0175, 0.13, 0.04, 1.0, 5.0
 """Nanoseconds: of a multiply-add tap by tap, of a complex one, of one in the table of waves, of writing a number of a
 kernel's spectrum, of transforming a pixel there or back. On one AVX-512 core; only their ratios matter."""
@@ -91,15 +91,21 @@ class Waves:
         found = torch.fft.irfft2(planes, s=self.periods)[..., : size[0], : size[1]]
         return found.movedim(1, -1).contiguous()
 
-    def kernel_spectrum(self, weight: Float[Tensor, "out k in"]) -> Complex[Tensor, "f in out"]:
+    def blocks(self, weight: Float[Tensor, "out k in"]) -> Iterator[slice]:
+        """The frequencies, so many at a time that a kernel's spectrum stays small."""
+        count = max(KERNELS // (weight.shape[0] * weight.shape[2]), 1)
+        return (slice(start, start + count) for start in range(0, len(self.cosines), count))
+
+    def kernel_spectrum(self, weight: Float[Tensor, "out k in"], at: slice) -> Complex[Tensor, "f in out"]:
         """What the spectra of images are multiplied by: conjugate, since a convolution here is a correlation."""
         taps = weight.permute(1, 2, 0).flatten(1)
-        return torch.complex(self.cosines @ taps, self.sines @ taps).view(-1, weight.shape[2], weight.shape[0])
+        found = torch.complex(self.cosines[at] @ taps, self.sines[at] @ taps)
+        return found.unflatten(1, (weight.shape[2], weight.shape[0]))
 
-    def kernel(self, spectrum: Complex[Tensor, "f in out"]) -> Float[Tensor, "out k in"]:
-        """The taps of a spectrum, as gradients need them: what `kernel_spectrum` is the transpose of."""
-        flat, counts = spectrum.flatten(1), self.counts[:, None]
-        taps = (self.cosines * counts).T @ flat.real + (self.sines * counts).T @ flat.imag
+    def kernel(self, spectrum: Complex[Tensor, "f in out"], at: slice) -> Float[Tensor, "out k in"]:
+        """What a spectrum adds to the taps, as gradients need them: the transpose of `kernel_spectrum`."""
+        flat, counts = spectrum.flatten(1), self.counts[at, None]
+        taps = (self.cosines[at] * counts).T @ flat.real + (self.sines[at] * counts).T @ flat.imag
         return taps.unflatten(1, spectrum.shape[1:]).permute(2, 0, 1)
 
 
@@ -118,37 +124,52 @@ class _Convolution(torch.autograd.Function):
         ctx.save_for_backward(rows, weight)
         ctx.padding = padding
         of = _waves(rows, weight, padding)
-        kernel = of.kernel_spectrum(weight)
-        parts = rows.split(_at_once(kernel))
-        return torch.cat([of.images(of.spectra(part) @ kernel, of.out) for part in parts])
+        return torch.cat([_forward(of, part, weight) for part in rows.split(_at_once(of, weight))])
 
     @staticmethod
     def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (rows, weight), (grad,) = ctx.saved_tensors, grads
-        needs_rows, needs_weight, _ = ctx.needs_input_grad
+        needs = ctx.needs_input_grad[:2]
         if torch.is_grad_enabled():  # somebody wants second derivatives
-            return *_plain_gradients(grad, rows, weight, ctx.padding, needs_rows, needs_weight), None
+            return *_plain_gradients(grad, rows, weight, ctx.padding, *needs), None
         of = _waves(rows, weight, ctx.padding)
-        kernel = of.kernel_spectrum(weight)
-        parts = zip(rows.split(_at_once(kernel)), grad.split(_at_once(kernel)), strict=True)
-        found, slope = [], None
-        for part, above in parts:
-            wave = of.spectra(above)
-            if needs_rows:
-                found.append(of.images(wave @ kernel.mH, of.size))
-            if needs_weight:
-                product = of.spectra(part).mH @ wave
-                slope = product if slope is None else slope.add_(product)
-        return torch.cat(found) if needs_rows else None, None if slope is None else of.kernel(slope), None
+        count = _at_once(of, weight)
+        parts = zip(rows.split(count), grad.split(count), strict=True)
+        of_rows, of_weight = zip(*(_backward(of, slope, part, weight, *needs) for part, slope in parts), strict=True)
+        return torch.cat(of_rows) if needs[0] else None, torch.stack(of_weight).sum(0) if needs[1] else None, None
+
+
+def _forward(of: Waves, rows: Tensor, weight: Tensor) -> Tensor:
+    spectra = of.spectra(rows)
+    result = spectra.new_empty(*spectra.shape[:2], len(weight))
+    for at in of.blocks(weight):
+        torch.bmm(spectra[at], of.kernel_spectrum(weight, at), out=result[at])
+    return of.images(result, of.out)
+
+
+def _backward(
+    of: Waves, grad: Tensor, rows: Tensor, weight: Tensor, needs_rows: bool, needs_weight: bool
+) -> tuple[Tensor, Tensor]:
+    """The gradients, empty where none is needed."""
+    slopes = of.spectra(grad)
+    spectra = of.spectra(rows) if needs_weight else slopes
+    result = slopes.new_empty(*slopes.shape[:2], rows.shape[-1]) if needs_rows else slopes
+    of_weight = torch.zeros_like(weight) if needs_weight else weight.new_empty(0)
+    for at in of.blocks(weight):
+        if needs_rows:
+            torch.bmm(slopes[at], of.kernel_spectrum(weight, at).mH, out=result[at])
+        if needs_weight:
+            of_weight += of.kernel(spectra[at].mH @ slopes[at], at)
+    return of.images(result, of.size) if needs_rows else rows.new_empty(0), of_weight
 
 
 def _waves(rows: Tensor, weight: Tensor, padding: int) -> Waves:
     return waves((rows.shape[1], rows.shape[2]), math.isqrt(weight.shape[1]), padding, rows.dtype)
 
 
-def _at_once(kernel: Complex[Tensor, "f in out"]) -> int:
+def _at_once(of: Waves, weight: Tensor) -> int:
     """How many images are transformed at a time."""
-    return max(AT_ONCE // (len(kernel) * max(kernel.shape[1:])), 1)
+    return max(IMAGES // (len(of.cosines) * max(weight.shape[0], weight.shape[2])), 1)
 
 
 def _plain_gradients(
