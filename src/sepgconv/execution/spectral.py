@@ -46,7 +46,7 @@ def convolve(rows: Float[Tensor, "b y x in"], weight: Float[Tensor, "out k in"],
 def period(length: int) -> int:
     """The least even number of no other factors than 2, 3 and 5, which transforms like, that is at least a length."""
     found = length + length % 2
-    while 30**7 % found:
+    while 30**12 % found:
         found += 2
     return found
 
