@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from sepgconv.data.image_files import Framing
 from sepgconv.deploy._files import Exported, OnnxNetwork, load_network
 from sepgconv.grids import Grid
+from sepgconv.models._average import Average
 from sepgconv.training.trained import Trained
 
 PROMISES = {"rotation": ("rotation",), "orthogonal": ("rotation", "mirror"), "scale": ("scale",)}
@@ -106,9 +107,10 @@ def of_trained(trained: Trained, name: str) -> Subject:
         return lambda pixels: network((pixels - mean) / std.clamp(min=1e-6))
 
     fresh = _untrained(model)
-    grids = tuple(part for part in model.modules() if isinstance(part, Grid))
+    layers = model.networks[0] if isinstance(model, Average) else model  # all others have the same
+    grids = tuple(part for part in layers.modules() if isinstance(part, Grid))
     untrained = None if fresh is None else prepared(fresh)
-    return Subject(name, prepared(model), model, untrained, trained.classes, grids, trained.preparation.framing)
+    return Subject(name, prepared(model), layers, untrained, trained.classes, grids, trained.preparation.framing)
 
 
 def _untrained(module: nn.Module) -> nn.Module | None:

@@ -19,7 +19,8 @@ class Grid(nn.Module):
     """A sampling of H, shared by the layers whose features live on it.
 
     The elements are h·ε for h in an unshifted grid. An axis sampled at random gets a new shift ε, uniform over one
-    cell, whenever a layer that produces features on the grid runs in training mode; in `eval()` ε is the identity.
+    cell, whenever a layer that produces features on the grid runs in training mode; in `eval()` ε is the identity, or
+    what `stand` has made it.
     The shift stands on the right, so that the grid's own elements map a shifted grid to itself, and h⁻¹h̃ becomes
     ε⁻¹(h⁻¹h̃)ε̃. Element number (…, p, q) of several axes stands at position p·size_q + q of a feature's h axis.
 
@@ -41,6 +42,8 @@ class Grid(nn.Module):
     origin: str | None
     """Where the shift comes from: `layer` if a layer has drawn it in training; `rest` if features are known to be at
     rest, or it was drawn by hand; None if nobody has said anything."""
+    home: tuple[float, ...]
+    """The `offset` in `eval()`: zeros, unless `stand` has moved it."""
 
     def __init__(self, space: int, axes: tuple[Axis, ...] = ()) -> None:
         super().__init__()
@@ -60,12 +63,12 @@ class Grid(nn.Module):
     def _sample(self, axes: tuple[Axis, ...]) -> None:
         """Takes these axes, at rest."""
         self.axes, self.shape = axes, tuple(axis.size for axis in axes)
-        self.size = math.prod(self.shape)
+        self.size, self.home = math.prod(self.shape), (0.0,) * self.group.dimension
         self.settle(self.offset)
 
     def settle(self, like: Tensor) -> None:
         """Puts the grid at rest, in the precision and on the device of a tensor."""
-        self.offset = torch.zeros(self.group.dimension, dtype=like.dtype, device=like.device)
+        self.offset = torch.tensor(self.home, dtype=like.dtype, device=like.device)
         self.origin, self.moves = None, self.moves + 1
 
     def _widening(self) -> float:
@@ -99,26 +102,54 @@ class Grid(nn.Module):
         """Undoes what a layer has drawn in training, for a layer that produces features in `eval()`."""
         if self.random and self.origin != "rest":
             if self.origin == "layer":
-                self.offset.zero_()
+                self._go_home()
                 self.moves += 1
             self.origin = "rest"
 
+    def stand(self, *uniform: float) -> None:
+        """Shifts the grid in `eval()`, too: a random grid has no better place in its cell than any other.
+
+        Args:
+            uniform: numbers in [0, 1), one for each dimension of the axes that are sampled at random; for rotations of
+                the plane and dilations 1/2 is no shift.
+        """
+        wanted = sum(axis.group.dimension for axis in self.axes if axis.sampling == "random")
+        if len(uniform) != wanted or not all(0 <= number < 1 for number in uniform):
+            raise ValueError(f"{self} takes {wanted} numbers in [0, 1), got {uniform!r}")
+        numbers = iter(uniform)
+        filled = [
+            next(numbers) if axis.sampling == "random" else 0.0
+            for axis in self.axes
+            for _ in range(axis.group.dimension)
+        ]
+        self.home = tuple(self._in_cell(torch.tensor(filled, dtype=torch.float64)).tolist())
+        self.settle(self.offset)
+
+    def _in_cell(self, uniform: Float[Tensor, "dim"]) -> Float[Tensor, "dim"]:
+        """The shift that numbers in [0, 1) stand for."""
+        parts = uniform.split([axis.group.dimension for axis in self.axes])
+        shifts = [
+            axis.group.draw(part, axis.cell) if axis.sampling == "random" else torch.zeros_like(part)
+            for axis, part in zip(self.axes, parts, strict=True)
+        ]
+        return torch.cat(shifts)
+
     def _shift(self, origin: str) -> None:
         if self.random:
-            uniform = torch.rand_like(self.offset).split([axis.group.dimension for axis in self.axes])
-            drawn = [
-                axis.group.draw(part, axis.cell) if axis.sampling == "random" else torch.zeros_like(part)
-                for axis, part in zip(self.axes, uniform, strict=True)
-            ]
-            self.offset.copy_(torch.cat(drawn))
+            self.offset.copy_(self._in_cell(torch.rand_like(self.offset)))
             self.origin = origin
             if not torch.compiler.is_compiling():  # which would compile anew for every count
                 self.draws, self.moves = self.draws + 1, self.moves + 1
 
+    def _go_home(self) -> None:
+        self.offset.zero_()
+        if any(self.home):
+            self.offset.copy_(torch.tensor(self.home, dtype=torch.float64))
+
     def train(self, mode: bool = True) -> "Grid":
-        """As in `nn.Module`; entering `eval()` moves the grid back to its unshifted elements."""
+        """As in `nn.Module`; entering `eval()` moves the grid back to where it was before training."""
         if not mode:
-            self.offset.zero_()
+            self._go_home()
             self.origin, self.moves = None, self.moves + (self.origin is not None)
         return super().train(mode)
 

@@ -8,11 +8,12 @@ from torch import nn
 
 from sepgconv.grids import Grid
 from sepgconv.models._allcnn import allcnnc
+from sepgconv.models._average import average
 from sepgconv.models._load import load, weights
 from sepgconv.models._resnet import resnet
 from sepgconv.models._shallow import shallow
 
-__all__ = ["allcnnc", "create", "list", "load", "resnet", "shallow", "weights"]
+__all__ = ["allcnnc", "average", "create", "list", "load", "resnet", "shallow", "weights"]
 
 _MODELS: dict[str, Callable[..., nn.Module]] = {"allcnnc": allcnnc, "resnet": resnet, "shallow": shallow}
 

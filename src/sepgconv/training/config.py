@@ -36,6 +36,8 @@ class GridConfig:
         max_scale: the largest dilation.
         sampling: of the rotations: `random` shifts the grid at every training step, `fixed` does not.
         scale_sampling: of the dilations.
+        shifts: of a random grid, over which a trained network's answers are averaged (`models.average`): in the test,
+            in `sepgconv predict` and in exported files, not in validation.
     """
 
     group: str = "se2"
@@ -44,9 +46,14 @@ class GridConfig:
     max_scale: float = 3**0.5
     sampling: Literal["random", "fixed"] = "random"
     scale_sampling: Literal["random", "fixed"] = "fixed"
+    shifts: int = 1
 
     def __post_init__(self) -> None:
         _choice("group", self.group, tuple(GRIDS))
+        if not isinstance(self.shifts, int) or self.shifts < 1:
+            raise ValueError(f"shifts must be a whole number of at least 1, got {self.shifts!r}")
+        if self.shifts > 1 and not self.build().random:
+            raise ValueError(f"shifts={self.shifts}: no axis of this grid is sampled at random, got {self}")
 
     def build(self) -> Grid:
         """The grid."""

@@ -22,6 +22,7 @@ LARGEST = {
     "rotations": 2**10,
     "scales": 2**6,
     "max_scale": 2**6,
+    "shifts": 2**6,
     "layers": 2**6,
     "in_channels": 2**12,
     "num_classes": 2**16,

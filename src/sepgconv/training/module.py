@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric, Metric
 
+from sepgconv.models._average import stand
+
 from . import contents, preparation, settings, storage
 from .begin import begin_with
 from .compilation import compile_in_place
@@ -207,8 +209,8 @@ class Classifier(LightningModule):
         self._evaluate("val", batch)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Counts a batch of the test set."""
-        self._evaluate("test", batch)
+        """Counts a batch of the test set, with answers averaged over the shifts that the grid's settings name."""
+        self._evaluate("test", batch, self.grid.shifts)
 
     def on_test_epoch_end(self) -> None:
         """Keeps which classes were taken for which, over all processes."""
@@ -283,12 +285,23 @@ class Classifier(LightningModule):
             f"training stopped at step {self.trainer.global_step}: {self._trouble}. {advice(self.trainer)}"
         )
 
-    def _evaluate(self, stage: str, batch: Batch) -> None:
+    def _evaluate(self, stage: str, batch: Batch, shifts: int = 1) -> None:
         images, labels = batch
-        logits = self(images)
+        logits = self(images) if shifts == 1 else self._averaged(images, shifts)
         counted = labels != PADDING
         logits, labels = logits[counted].float(), labels[counted]
         self._update(stage, F.cross_entropy(logits, labels), logits, labels)
+
+    def _averaged(self, images: Tensor, shifts: int) -> Tensor:
+        """As `models.average`, but with this network, which may be compiled or spread over processes."""
+        try:
+            answers = []
+            for number in range(shifts):
+                stand(self.net, number, shifts)
+                answers.append(self(images))
+        finally:
+            stand(self.net, 0, shifts)
+        return torch.stack(answers).mean(0)
 
     def _update(self, stage: str, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
         mean, error = self._metric(f"{stage}_loss"), self._metric(f"{stage}_error")

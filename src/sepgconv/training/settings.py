@@ -15,6 +15,7 @@ MAY_CHANGE = frozenset(
         # where the data lies, and how a finished run is tested, which `result.json` says
         "data.root",
         "data.rotate_test",
+        "model.grid.shifts",
         "trainer.limit_test_batches",
         "trainer.limit_predict_batches",
         # how often a checkpoint is written, and where

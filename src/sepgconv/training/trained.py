@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sepgconv import models
+
 from . import storage
 from .config import GridConfig, NetworkConfig
 from .module import Classifier
@@ -20,7 +22,7 @@ class Trained:
     """A trained network.
 
     Args:
-        model: from normalised images to logits, in evaluation mode.
+        model: from normalised images to logits, in evaluation mode; averaged over shifts if `grid` names several.
         classes: their names, by label.
         preparation: from image files and uint8 images to the model's input.
         network: the model's settings.
@@ -92,7 +94,10 @@ def _build(checkpoint: dict[str, Any]) -> Trained:
     if len(names) != network.num_classes:
         raise ValueError(f"{len(names)} class names for {network.num_classes} classes")
     rest = {key: value for key, value in checkpoint.items() if key not in ("state_dict", "optimizer_states")}
-    return Trained(classifier.net.eval(), names, preparation, network, classifier.grid, rest)
+    model = classifier.net.eval()
+    if classifier.grid.shifts > 1:
+        model = models.average(model, classifier.grid.shifts)
+    return Trained(model, names, preparation, network, classifier.grid, rest)
 
 
 def _of_images(images: Mapping[str, Any], network: NetworkConfig) -> dict[str, Any]:
