@@ -319,3 +319,31 @@ def test_an_unwritable_output_stops_before_the_data_is_read(tiny, tmp_path):
     with pytest.raises(OSError, match="output must be a directory"):
         fit(trainer, classifier, data)
     assert data._data is None
+
+
+@pytest.mark.parametrize("monitor", ["last", "val/error"])
+def test_the_last_weights_may_be_asked_for(tmp_path, monitor):
+    """Where validation gets worse and worse, the two differ."""
+    trainer, classifier, data = make_run(tmp_path, max_epochs=3)
+    checkpoints = next(part for part in trainer.callbacks if isinstance(part, Checkpoints))  # pyright: ignore[reportAttributeAccessIssue]
+    checkpoints.monitor = monitor
+
+    keep = checkpoints.on_validation_end
+
+    def after_worse(trainer, module):
+        trainer.callback_metrics["val/error"] = torch.tensor(float(trainer.current_epoch))
+        keep(trainer, module)
+
+    checkpoints.on_validation_end = after_worse
+    result = fit(trainer, classifier, data)
+    assert result["metrics"]["best"]["epoch"] == (2 if monitor == "last" else 0)
+    tested = storage.read(tmp_path / "run/checkpoints/best.ckpt")
+    assert tested["global_step"] == (15 if monitor == "last" else 5)
+    assert_same(dict(classifier.state_dict()), dict(tested["state_dict"]))
+
+
+def test_a_metric_that_is_not_there_is_named(tmp_path):
+    trainer, classifier, data = make_run(tmp_path, max_epochs=1)
+    next(part for part in trainer.callbacks if isinstance(part, Checkpoints)).monitor = "val/accuracy"  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(ValueError, match=r"checkpoint.monitor must be one of last, .*val/error.*, got 'val/accuracy'"):
+        fit(trainer, classifier, data)

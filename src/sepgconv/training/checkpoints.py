@@ -14,6 +14,11 @@ from .lock import Claim
 from .nonfinite import NonFiniteError, advice, finite
 from .storage import BEST, LAST, AtomicCheckpointIO, keep_as_previous
 
+USUAL = "val/error"
+"""The metric that is watched unless told."""
+LATEST = "last"
+"""In place of a metric: the weights of the last validation are taken, whatever they score."""
+
 
 class Checkpoints(Checkpoint):
     """Keeps `last.ckpt`, `previous.ckpt` and `best.ckpt` in `<output>/checkpoints`.
@@ -23,10 +28,11 @@ class Checkpoints(Checkpoint):
 
     Args:
         every_n_steps: how often to write the last checkpoint within an epoch.
-        monitor: the metric that is watched; lower is better.
+        monitor: the metric that is watched, lower is better; or `last`: no metric, the best weights are those of the
+            last validation. Where a rate falls to zero and validation images are few, these are the better choice.
     """
 
-    def __init__(self, every_n_steps: int = 100, monitor: str = "val/error") -> None:
+    def __init__(self, every_n_steps: int = 100, monitor: str = USUAL) -> None:
         if every_n_steps < 1:
             raise ValueError(f"every_n_steps must be at least 1, got {every_n_steps!r}")
         self.every_n_steps, self.monitor = every_n_steps, monitor
@@ -108,12 +114,13 @@ class Checkpoints(Checkpoint):
         """Writes the best checkpoint if this is it."""
         if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING:
             return
-        score = trainer.callback_metrics.get(self.monitor)
+        metrics, last = trainer.callback_metrics, self.monitor == LATEST
+        score = metrics.get(USUAL if last else self.monitor)
         if score is None:
-            known = ", ".join(sorted(trainer.callback_metrics)) or "none"
-            raise ValueError(f"checkpoint.monitor must be one of the metrics there are ({known}), got {self.monitor!r}")
+            known = ", ".join((LATEST, *sorted(metrics)))
+            raise ValueError(f"checkpoint.monitor must be one of {known}, got {self.monitor!r}")
         # A score that is not a number is never better, and must not stay the best.
-        if not self.best or score.item() < self.best["score"] or math.isnan(self.best["score"]):
+        if last or not self.best or score.item() < self.best["score"] or math.isnan(self.best["score"]):
             self.best = {"score": score.item(), "epoch": trainer.current_epoch, "step": trainer.global_step}
             self._save_best(trainer)
 
