@@ -12,6 +12,7 @@ from training_helpers import GRID, NETWORK, make_run
 import sepgconv as sg
 from sepgconv import cli
 from sepgconv.deploy import load_network
+from sepgconv.models._average import mean_over_shifts
 from sepgconv.training import Classifier, GridConfig, fit, load_trained
 
 SHIFTED = replace(GRID, shifts=3)
@@ -65,7 +66,7 @@ def test_the_grid_is_back_in_its_place_even_after_an_error():
     assert isinstance(classifier.net, nn.Sequential)
     classifier.net.insert(0, Trouble())
     with pytest.raises(RuntimeError, match="trouble"):
-        classifier._averaged(torch.zeros(2, 1, 28, 28), 3)
+        mean_over_shifts(classifier, torch.zeros(2, 1, 28, 28), 3)
     assert not grid.offset.any()
 
 

@@ -2,6 +2,7 @@
 
 import copy
 
+import torch
 from torch import Tensor, nn
 
 from sepgconv.grids import Grid
@@ -12,13 +13,13 @@ def average(model: nn.Module, shifts: int = 4) -> nn.Module:
     """A network that answers with the mean of what `model` answers at several shifts of its random grid, in `eval()`.
 
     Trained on a grid that is shifted at random, a network knows every shift alike, and its answers at two of them
-    differ by what pixels and a finite grid make of a turn. With n rotations and k shifts, the mean is one over n·k
-    rotations, but kernels are asked for the relative rotations that they were trained at, which
-    `set_resolution(model, rotations=n·k)` would leave. It takes k times the time. Weights are the model's own.
+    differ by what pixels and a finite grid make of a turn. With n rotations and k shifts the mean is over n·k rotations,
+    and unlike `set_resolution(model, rotations=n·k)` it asks kernels only for relative rotations that they were trained
+    at. It takes k times the time. Weights are the model's own.
 
     Args:
         model: with a grid that is sampled at random; it stays as it is.
-        shifts: how many, evenly over a cell of the grid; the first is none.
+        shifts: how many, evenly over a cell of the grid, beginning with none; on SO(3) spread over all of it.
 
     Raises:
         ValueError: no grid of the model is sampled at random.
@@ -47,6 +48,18 @@ class Average(nn.Module):
         for network in self.networks[1:]:
             total = total + network(x)
         return total / len(self.networks)
+
+
+def mean_over_shifts(model: nn.Module, x: Tensor, shifts: int) -> Tensor:
+    """What `average(model, shifts)` answers, by the model itself, which may be compiled or spread over processes."""
+    try:
+        answers = []
+        for number in range(shifts):
+            stand(model, number, shifts)
+            answers.append(model(x))
+    finally:
+        stand(model, 0, shifts)
+    return torch.stack(answers).mean(0)
 
 
 def stand(model: nn.Module, number: int, shifts: int) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric, Metric
 
-from sepgconv.models._average import stand
+from sepgconv.models._average import mean_over_shifts
 
 from . import contents, preparation, settings, storage
 from .begin import begin_with
@@ -287,21 +287,10 @@ class Classifier(LightningModule):
 
     def _evaluate(self, stage: str, batch: Batch, shifts: int = 1) -> None:
         images, labels = batch
-        logits = self(images) if shifts == 1 else self._averaged(images, shifts)
+        logits = self(images) if shifts == 1 else mean_over_shifts(self, images, shifts)
         counted = labels != PADDING
         logits, labels = logits[counted].float(), labels[counted]
         self._update(stage, F.cross_entropy(logits, labels), logits, labels)
-
-    def _averaged(self, images: Tensor, shifts: int) -> Tensor:
-        """As `models.average`, but with this network, which may be compiled or spread over processes."""
-        try:
-            answers = []
-            for number in range(shifts):
-                stand(self.net, number, shifts)
-                answers.append(self(images))
-        finally:
-            stand(self.net, 0, shifts)
-        return torch.stack(answers).mean(0)
 
     def _update(self, stage: str, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
         mean, error = self._metric(f"{stage}_loss"), self._metric(f"{stage}_error")
