@@ -13,9 +13,9 @@ def average(model: nn.Module, shifts: int = 4) -> nn.Module:
     """A network that answers with the mean of what `model` answers at several shifts of its random grid, in `eval()`.
 
     Trained on a grid that is shifted at random, a network knows every shift alike, and its answers at two of them
-    differ by what pixels and a finite grid make of a turn. With n rotations and k shifts the mean is over n·k rotations,
-    and unlike `set_resolution(model, rotations=n·k)` it asks kernels only for relative rotations that they were trained
-    at. It takes k times the time. Weights are the model's own.
+    differ by what pixels and a finite grid make of a turn. With n rotations and k shifts the mean is over n·k
+    rotations, and unlike `set_resolution(model, rotations=n·k)` it asks kernels only for relative rotations that they
+    were trained at. It takes k times the time. Weights are the model's own.
 
     Args:
         model: with a grid that is sampled at random; it stays as it is.
