@@ -8,6 +8,7 @@ from sepgconv.reproduce.claims import WORDS
 from sepgconv.reproduce.data import DIGITS, images, shape
 from sepgconv.reproduce.experiment import ORDER, put, regime
 from sepgconv.reproduce.measures import MEASURES
+from sepgconv.reproduce.runs import classifier
 from sepgconv.reproduce.summary import published
 from sepgconv.training import GridConfig, NetworkConfig, OptimiserConfig
 
@@ -69,6 +70,14 @@ def test_the_long_budget_sees_all_images_and_times_nothing() -> None:
             assert run.config["timing"] is None
             assert not run.config["data"]["augment"]["rotate"]
             assert run.seed < (5 if experiment.id in ("resolution", "sampling", "scale-extent", "activations") else 3)
+
+
+def test_the_long_budget_compares_factorisations_at_equal_numbers_of_parameters() -> None:
+    counts = {}
+    for run in find("factorisations").runs("long"):
+        counts[run.axes["factorisation"]] = sum(p.numel() for p in classifier(run).net.parameters())
+    assert len(counts) == 5
+    assert max(counts.values()) < 1.03 * min(counts.values())
 
 
 def test_other_settings_are_another_run() -> None:
