@@ -177,12 +177,16 @@ def test_a_norm_of_another_kind_in_a_block_sees_one_image_at_a_time() -> None:
     assert torch.allclose(net(images[:1]), net(images)[:1])
 
 
-@pytest.mark.parametrize("model", ["shallow", "resnet"])
-@pytest.mark.parametrize("size", [28, 34])
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [("shallow", 28), ("shallow", 34), ("resnet", 28), ("resnet", 34)]
+    + [("resnet, antialias", size) for size in (28, 31, 34)],
+)
 def test_quarter_turns_of_a_pyramid_with_rotations_are_exact(model: str, size: int) -> None:
     torch.manual_seed(0)
-    more = {"pyramid": True, "width": 0.2} if model == "resnet" else {}
-    net = sg.models.create(model, sg.sim2(4, 3, 2.0), in_channels=1, factorisation="separable", **more).double().eval()
+    name, *antialias = model.split(", ")
+    more = {"pyramid": True, "width": 0.2, "image_size": size, "antialias": bool(antialias)} if name == "resnet" else {}
+    net = sg.models.create(name, sg.sim2(4, 3, 2.0), in_channels=1, factorisation="separable", **more).double().eval()
     images = torch.randn(2, 1, size, size, dtype=torch.float64)
     assert torch.allclose(net(images), net(images.rot90(1, (-2, -1))), atol=1e-11)
 

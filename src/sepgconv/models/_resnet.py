@@ -76,8 +76,8 @@ def resnet(
         dropout: multiplies the rate of dropout; 0 leaves it out.
         recompute: whether to compute activations again in the backward pass instead of keeping them.
         antialias: whether to treat angles between the pixels as well as quarter turns: features are low-passed where
-            they are subsampled, the last kernel has five taps at least, and space is projected by its mean. Weights
-            have the same names and shapes.
+            they are subsampled, the last kernel has five taps at least, and space is projected by its mean (on a
+            pyramid by its maximum, as without). Weights have the same names and shapes.
         pyramid: on a grid with dilations, whether to run the layers on the image at every scale instead of widening
             their kernels (`ScalePyramid`): for objects of very different sizes. Features are pooled once, not twice,
             since the smallest image has few pixels.
@@ -92,9 +92,8 @@ def resnet(
     is 0.8 GB for each of about ten that a training step keeps: take a smaller `width`, smaller batches or `recompute`.
     """
     if pyramid:
-        for name, value in (("recompute", recompute), ("antialias", antialias)):
-            if value:
-                raise ValueError(f"{name} is not for a pyramid, got {name}={value!r} with pyramid=True")
+        if recompute:
+            raise ValueError(f"recompute is not for a pyramid, got recompute={recompute!r} with pyramid=True")
         if not scaled(grid):
             raise ValueError(f"pyramid=True needs a grid with dilations, such as scale2 or sim2; got {grid}")
     elif finest != 1 or scale_dropout:
@@ -109,7 +108,7 @@ def resnet(
     pools: list[nn.Module] = [SpatialPool("max", 2), SpatialPool("max", 2)]
     projection = GroupPool("max")
     if antialias:
-        pools, left = antialiased(image_size, 2)
+        pools, left = antialiased(image_size, 1 if pyramid else 2)  # on a pyramid all images are odd or all are even
         last, projection = min(max(last, 5), left - 1 + left % 2), GroupPool("max", space="mean")
     layers: list[nn.Module] = [
         LiftingConv(in_channels, narrow, size, grid=on, kernel=kernel, padding="valid" if pyramid else "same"),
