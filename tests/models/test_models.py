@@ -45,11 +45,13 @@ def test_every_model_runs_and_learns(name: str, grid: sg.Grid) -> None:
     assert model.eval()(torch.randn(1, 2, 32, 40)).shape == (1, 5)
 
 
+@pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize("antialias", [False, True])
 @pytest.mark.parametrize("grid", [sg.scale2(3, 2.0), sg.sim2(4, 2, 2.0), sg.scale1(3, 2.0), sg.scale3(2, 2.0)], ids=str)
-def test_a_resnet_on_a_pyramid_learns_and_folds(grid: sg.Grid, antialias: bool) -> None:
+def test_a_resnet_on_a_pyramid_learns_and_folds(grid: sg.Grid, antialias: bool, centred: bool) -> None:
     torch.manual_seed(0)
-    model = sg.models.resnet(grid, 2, 5, width=0.1, pyramid=True, antialias=antialias, image_size=16)
+    settings = {"pyramid": True, "antialias": antialias, "centred": centred, "image_size": 16}
+    model = sg.models.resnet(grid, 2, 5, width=0.1, **settings)
     x = torch.randn(4, 2, *[16] * grid.space)
     model(x).square().mean().backward()
     assert not [n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
@@ -62,9 +64,21 @@ def test_a_resnet_on_a_pyramid_may_leave_out_scales() -> None:
     assert [m.dropout for m in model.modules() if isinstance(m, sg.ScalePool)] == [0.5]
 
 
-def test_a_resnet_on_a_pyramid_has_the_same_weights_as_without_scales() -> None:
-    shapes = [p.shape for p in sg.models.resnet(sg.sim2(4, 3), width=0.2, pyramid=True, finest=0.5).parameters()]
-    assert shapes == [p.shape for p in sg.models.resnet(sg.se2(4), width=0.2).parameters()]
+@pytest.mark.parametrize("centred", [False, True])
+def test_a_resnet_on_a_pyramid_has_the_same_weights_as_without_scales(centred: bool) -> None:
+    model = sg.models.resnet(sg.sim2(4, 3), width=0.2, pyramid=True, finest=0.5, centred=centred)
+    plain = sg.models.resnet(sg.se2(4), width=0.2)
+    assert [p.shape for p in model.parameters()] == [p.shape for p in plain.parameters()]
+
+
+@pytest.mark.parametrize("antialias", [False, True])
+def test_a_centred_pyramid_of_one_image_is_the_network_without_scales(antialias: bool) -> None:
+    torch.manual_seed(0)
+    model = sg.models.resnet(sg.sim2(4, 1, 1.0), width=0.2, pyramid=True, centred=True, antialias=antialias)
+    plain = sg.models.resnet(sg.se2(4), width=0.2, antialias=antialias)
+    plain.load_state_dict(dict(zip(plain.state_dict(), model.state_dict().values(), strict=True)))
+    images = torch.randn(3, 1, 28, 28)
+    assert torch.allclose(model.eval()(images), plain.eval()(images), atol=1e-6)
 
 
 @pytest.mark.parametrize("width", [2.5, 0.98, 0.72])
@@ -98,7 +112,7 @@ def test_bad_settings() -> None:
         sg.models.resnet(sg.se2(4), width=0)
     with pytest.raises(ValueError, match="pyramid=True needs a grid with dilations, such as scale2 or sim2; got Grid"):
         sg.models.resnet(sg.se2(4), pyramid=True)
-    with pytest.raises(ValueError, match=r"finest=0\.5 and scale_dropout=0\.0 are for pyramid=True"):
+    with pytest.raises(ValueError, match=r"centred=False, finest=0\.5 and scale_dropout=0\.0 are for pyramid=True"):
         sg.models.resnet(sg.scale2(3), finest=0.5)
     with pytest.raises(ValueError, match="recompute is not for a pyramid, got recompute=True with pyramid=True"):
         sg.models.resnet(sg.scale2(3), pyramid=True, recompute=True)

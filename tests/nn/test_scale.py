@@ -51,14 +51,27 @@ def test_one_is_no_change_and_a_border_goes_on() -> None:
     assert torch.equal(shrink(image, 1.0, 2), nn.functional.pad(image, (2, 2, 2, 2), mode="replicate"))
 
 
+@pytest.mark.parametrize("scale", [0.5, 1.0, 2.0**0.5, 3.0])
+@pytest.mark.parametrize("size", [20, 21])
+def test_centred_images_keep_their_size(scale: float, size: int) -> None:
+    """They are the middle of the enlarged image, or the smaller one with its border."""
+    image = torch.randn(1, 1, size, size, dtype=torch.float64)
+    wide = shrink(image, scale, size)
+    cut = (wide.shape[-1] - size) // 2
+    found = shrink(image, scale, centred=True)
+    assert torch.allclose(found, wide[..., cut : cut + size, cut : cut + size], rtol=0, atol=1e-14)
+    assert torch.equal(shrink(image, 1.0, centred=True), image)
+
+
 def test_shrinking_is_what_drawing_smaller_gives() -> None:
     for scale in (2**0.5, 2.0):
         small, drawn = shrink(blobs(3.0), scale), blobs(3.0 / scale, shrinking(65, scale).shape[0])
         assert ((small - drawn).norm() / drawn.norm()).item() < 0.01
 
 
-def test_a_larger_object_moves_along_the_scales() -> None:
-    net = pyramid().eval()
+@pytest.mark.parametrize("centred", [False, True])
+def test_a_larger_object_moves_along_the_scales(centred: bool) -> None:
+    net = pyramid(centred=centred).eval()
     step = 2 ** (1 / 3)
     before, after = net(blobs(2.0)), net(blobs(2.0 * step))
     assert before.shape == (1, 6, 4, 1, 1)
@@ -76,13 +89,14 @@ def test_the_ground_does_not_matter_at_the_border() -> None:
     assert torch.allclose(flat, means(torch.full((1, 1, 32, 32), 0.7, dtype=torch.float64)), atol=1e-12)
 
 
-def test_norms_see_all_scales_together() -> None:
-    net = pyramid()
+@pytest.mark.parametrize("centred", [False, True])
+def test_norms_see_all_scales_together(centred: bool) -> None:
+    net = pyramid(centred=centred)
     net.train()(torch.randn(4, 1, 32, 32, dtype=torch.float64))
     norm = net.layers[1]
     assert isinstance(norm, sg.BatchNorm)
     images = torch.randn(4, 1, 32, 32, dtype=torch.float64)
-    levels = [net.layers[0](shrink(images, scale, 4)) for scale in net.scales]
+    levels = [net.layers[0](shrink(images, scale, 4, centred)) for scale in net.scales]
     values = torch.cat([level.flatten(3) for level in levels], -1)
     norm.momentum = 1.0
     net(images)
@@ -113,32 +127,35 @@ def test_norms_in_a_block_see_all_scales_together() -> None:
     assert torch.allclose(net.eval()(images), trained)
 
 
-def test_a_block_on_a_pyramid_is_the_block_on_every_image() -> None:
-    net = block_pyramid(space="mean")
+@pytest.mark.parametrize("centred", [False, True])
+def test_a_block_on_a_pyramid_is_the_block_on_every_image(centred: bool) -> None:
+    net = block_pyramid(space="mean", centred=centred)
     net.train()(torch.randn(4, 1, 32, 32, dtype=torch.float64))
     images = torch.randn(2, 1, 32, 32, dtype=torch.float64)
-    wanted = [net.eval().layers(shrink(images, scale)).mean((-2, -1)) for scale in net.scales]
+    wanted = [net.eval().layers(shrink(images, scale, centred=centred)).mean((-2, -1)) for scale in net.scales]
     assert torch.allclose(net(images), torch.cat(wanted, -1)[..., None, None])
 
 
-def test_a_random_grid_is_moved_once_for_all_scales() -> None:
+@pytest.mark.parametrize("centred", [False, True])
+def test_a_random_grid_is_moved_once_for_all_scales(centred: bool) -> None:
     torch.manual_seed(0)
     grid = sg.se2(4)
-    net = sg.ScalePyramid(layers(grid), grid=sg.sim2(4, 3, 2.0), padding=4).double()
+    net = sg.ScalePyramid(layers(grid), grid=sg.sim2(4, 3, 2.0), padding=4, centred=centred).double()
     images = torch.randn(2, 1, 24, 24, dtype=torch.float64, requires_grad=True)
     shifts = []
     for layer in (net.layers[0], net.layers[3]):
         layer.register_forward_hook(lambda *_: shifts.append(grid.offset.item()))
     net(images).sum().backward()
     net(images).sum().backward()
-    once, again = shifts[:6], shifts[6:]
+    calls = 2 if centred else 6
+    once, again = shifts[:calls], shifts[calls:]
     assert len(set(once)) == len(set(again)) == 1
     assert once[0] != again[0]
     lift = net.layers[0]
     assert isinstance(lift, sg.LiftingConv)
     assert lift.redraws
     net.eval()(images)
-    assert set(shifts[12:]) == {0.0}
+    assert set(shifts[2 * calls :]) == {0.0}
 
 
 def test_a_pyramid_with_a_random_grid_is_what_its_fixed_twin_is_at_rest() -> None:
@@ -179,13 +196,14 @@ def test_a_norm_of_another_kind_in_a_block_sees_one_image_at_a_time() -> None:
 
 @pytest.mark.parametrize(
     ("model", "size"),
-    [("shallow", 28), ("shallow", 34), ("resnet", 28), ("resnet", 34)]
-    + [("resnet, antialias", size) for size in (28, 31, 34)],
+    [("shallow", 28), ("shallow", 34), ("resnet", 28), ("resnet", 34), ("resnet, centred", 28)]
+    + [(f"resnet, antialias{more}", size) for size in (28, 31, 34) for more in ("", ", centred")],
 )
 def test_quarter_turns_of_a_pyramid_with_rotations_are_exact(model: str, size: int) -> None:
     torch.manual_seed(0)
-    name, *antialias = model.split(", ")
-    more = {"pyramid": True, "width": 0.2, "image_size": size, "antialias": bool(antialias)} if name == "resnet" else {}
+    name, *options = model.split(", ")
+    more = {"pyramid": True, "width": 0.2, "image_size": size, **dict.fromkeys(options, True)}
+    more = more if name == "resnet" else {}
     net = sg.models.create(name, sg.sim2(4, 3, 2.0), in_channels=1, factorisation="separable", **more).double().eval()
     images = torch.randn(2, 1, size, size, dtype=torch.float64)
     assert torch.allclose(net(images), net(images.rot90(1, (-2, -1))), atol=1e-11)

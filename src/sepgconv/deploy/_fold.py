@@ -132,7 +132,8 @@ class _Folder:
             return [*self.before(layer, state), self.block(path, layer)], merged
         if type(layer) is ScalePyramid and not _watched(layer) and _independent(layer.layers):
             body = self.alone(f"{path}.layers" if path else "layers", layer.layers)
-            return [Pyramid(body, layer.scales, padding=layer.padding, space=layer.space)], None
+            made = Pyramid(body, layer.scales, padding=layer.padding, space=layer.space, centred=layer.centred)
+            return [made], None
         if type(layer) is ScalePool and not _watched(layer):
             part, read = layer.read()
             kept = read.stop - read.start if layer.reduce == "none" else 1

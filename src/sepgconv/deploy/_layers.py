@@ -139,15 +139,16 @@ class Pyramid(nn.Module):
         scales: by how much the image is shrunk.
         padding: pixels around it at every scale.
         space: `max` or `mean`.
+        centred: whether images keep their number of pixels.
     """
 
-    def __init__(self, layers: nn.Module, scales: list[float], *, padding: int, space: str) -> None:
+    def __init__(self, layers: nn.Module, scales: list[float], *, padding: int, space: str, centred: bool) -> None:
         super().__init__()
-        self.layers, self.scales, self.padding, self.space = layers, scales, padding, space
+        self.layers, self.scales, self.padding, self.space, self.centred = layers, scales, padding, space, centred
 
     def forward(self, images: Tensor) -> Tensor:
         """`(b, c, y, x)` → `(b, c', h, 1, 1)`."""
-        levels = [self.layers(shrink(images, scale, self.padding)) for scale in self.scales]
+        levels = [self.layers(shrink(images, scale, self.padding, self.centred)) for scale in self.scales]
         return side_by_side(levels, self.space, images.ndim - 2)
 
 

@@ -59,6 +59,7 @@ def resnet(
     recompute: bool = False,
     antialias: bool = False,
     pyramid: bool = False,
+    centred: bool = False,
     finest: float = 1.0,
     scale_dropout: float = 0.0,
 ) -> nn.Sequential:
@@ -77,10 +78,12 @@ def resnet(
         recompute: whether to compute activations again in the backward pass instead of keeping them.
         antialias: whether to treat angles between the pixels as well as quarter turns: features are low-passed where
             they are subsampled, the last kernel has five taps at least, and space is projected by its mean (on a
-            pyramid by its maximum, as without). Weights have the same names and shapes.
+            pyramid that is not centred by its maximum, as without). Weights have the same names and shapes.
         pyramid: on a grid with dilations, whether to run the layers on the image at every scale instead of widening
             their kernels (`ScalePyramid`): for objects of very different sizes. Features are pooled once, not twice,
             since the smallest image has few pixels.
+        centred: whether the images of the pyramid all have the size of the image itself, about its centre, and layers
+            are those of the network without dilations: for objects that stand in the middle.
         finest: the first scale of the pyramid; below 1 it begins with an enlarged image, which small objects need.
         scale_dropout: probability of not reading a scale in training, see `ScalePool`. It helps where sizes are to be
             recognised that training does not show (1/2 is a good value), and harms where it shows them all.
@@ -96,8 +99,10 @@ def resnet(
             raise ValueError(f"recompute is not for a pyramid, got recompute={recompute!r} with pyramid=True")
         if not scaled(grid):
             raise ValueError(f"pyramid=True needs a grid with dilations, such as scale2 or sim2; got {grid}")
-    elif finest != 1 or scale_dropout:
-        raise ValueError(f"finest={finest!r} and scale_dropout={scale_dropout!r} are for pyramid=True")
+    elif centred or finest != 1 or scale_dropout:
+        given = f"centred={centred!r}, finest={finest!r} and scale_dropout={scale_dropout!r}"
+        raise ValueError(f"{given} are for pyramid=True")
+    small = pyramid and not centred  # some of its images are
     narrow, wide = widen(32, width), widen(64, width)
     size = kernel_size or (5 if grid.space == 3 else 7)
     grid = copy.deepcopy(grid)  # whose shift is the model's alone
@@ -108,10 +113,10 @@ def resnet(
     pools: list[nn.Module] = [SpatialPool("max", 2), SpatialPool("max", 2)]
     projection = GroupPool("max")
     if antialias:
-        pools, left = antialiased(image_size, 1 if pyramid else 2)  # on a pyramid all images are odd or all are even
+        pools, left = antialiased(image_size, 1 if small else 2)  # small ones are all odd or all even
         last, projection = min(max(last, 5), left - 1 + left % 2), GroupPool("max", space="mean")
     layers: list[nn.Module] = [
-        LiftingConv(in_channels, narrow, size, grid=on, kernel=kernel, padding="valid" if pyramid else "same"),
+        LiftingConv(in_channels, narrow, size, grid=on, kernel=kernel, padding="valid" if small else "same"),
         BatchNorm(narrow),
         nn.ReLU(),
         ResidualBlock(narrow, narrow, size, recompute=recompute, **shared),
@@ -119,14 +124,16 @@ def resnet(
         *relu_and(pools[0]),
         ResidualBlock(narrow, wide, size, recompute=recompute, **shared),
         BatchNorm(wide),
-        *([nn.ReLU()] if pyramid else relu_and(pools[1])),
-        GroupConv(wide, wide, last, padding="same" if pyramid else "valid", **shared),
+        *([nn.ReLU()] if small else relu_and(pools[1])),
+        GroupConv(wide, wide, last, padding="same" if small else "valid", **shared),
         BatchNorm(wide),
         nn.ReLU(),
     ]
     if pyramid:
-        scales = ScalePool("max", grid=grid, dropout=scale_dropout)
-        layers = [ScalePyramid(nn.Sequential(*layers), grid=grid, padding=size // 2, finest=finest), scales]
+        on_all = {"finest": finest, "centred": centred, "padding": size // 2 if small else 0}
+        space = "mean" if antialias and centred else "max"
+        images = ScalePyramid(Layers(*layers), grid=grid, space=space, **on_all)
+        layers = [images, ScalePool("max", grid=grid, dropout=scale_dropout)]
     sequence = Recomputed if recompute else Layers
     return sequence(
         *layers,

@@ -32,6 +32,9 @@ class ScalePyramid(nn.Module):
         padding: pixels that are added around the image at every scale, for layers that do not pad by themselves.
         finest: the first scale: 0.5 begins with an image enlarged by two.
         space: `max` or `mean`, how features of a scale are projected over space.
+        centred: whether the images of the pyramid all have as many pixels as the image itself, about its centre: the
+            finest shows a part of it, the coarsest more than there is. Layers are applied to all of them at once. It
+            costs as much as the image itself times the number of scales, for objects that stand in the middle.
 
     Shapes:
         `(b, c, y, x)` → `(b, c', h, 1, 1)`; h runs over the elements of the layers and, fastest, over the scales.
@@ -39,7 +42,14 @@ class ScalePyramid(nn.Module):
     """
 
     def __init__(
-        self, layers: nn.Sequential, *, grid: Grid, padding: int = 0, finest: float = 1.0, space: str = "max"
+        self,
+        layers: nn.Sequential,
+        *,
+        grid: Grid,
+        padding: int = 0,
+        finest: float = 1.0,
+        space: str = "max",
+        centred: bool = False,
     ) -> None:
         super().__init__()
         self.layers, self.grid, self.padding = layers, grid, whole("padding", padding, 0)
@@ -49,7 +59,7 @@ class ScalePyramid(nn.Module):
             raise ValueError(f"finest must be positive, got {finest!r}")
         if space not in ("max", "mean"):
             raise ValueError(f"space must be 'max' or 'mean', got {space!r}")
-        self.finest, self.space = finest, space
+        self.finest, self.space, self.centred = finest, space, centred
 
     @property
     def scales(self) -> list[float]:
@@ -69,7 +79,10 @@ class ScalePyramid(nn.Module):
                 f"max_scale={self.scales[-1]:g} leaves {least / self.scales[-1]:.2g} pixels of images of {least}; "
                 f"take one of {least / 2:g} at most"
             )
-        levels = [shrink(images, scale, self.padding) for scale in self.scales]
+        levels = [shrink(images, scale, self.padding, self.centred) for scale in self.scales]
+        if self.centred:
+            levels = list(self.layers(torch.cat(levels)).chunk(len(levels)))
+            return side_by_side(levels, self.space, self.grid.space)
         layers = list(self.layers)
         while layers:
             layer = layers.pop(0)
@@ -82,7 +95,8 @@ class ScalePyramid(nn.Module):
 
     def extra_repr(self) -> str:
         """Scales and padding."""
-        return f"scales={[round(s, 2) for s in self.scales]}, padding={self.padding}, space={self.space!r}"
+        text = f"scales={[round(s, 2) for s in self.scales]}, padding={self.padding}, space={self.space!r}"
+        return text + (", centred=True" if self.centred else "")
 
 
 def side_by_side(levels: list[Tensor], reduce: str, space: int) -> Float[Tensor, "b k h *ones"]:
@@ -93,22 +107,29 @@ def side_by_side(levels: list[Tensor], reduce: str, space: int) -> Float[Tensor,
     return scales.reshape(*scales.shape, *[1] * space)
 
 
-def shrink(images: Float[Tensor, "b c *space"], scale: float, padding: int = 0) -> Float[Tensor, "b c *smaller"]:
-    """Images smaller by a factor about their centre, averaged over what a pixel covers, with a border that goes on."""
+def shrink(
+    images: Float[Tensor, "b c *space"], scale: float, padding: int = 0, centred: bool = False
+) -> Float[Tensor, "b c *smaller"]:
+    """Images smaller by a factor about their centre, averaged over what a pixel covers, with a border that goes on.
+
+    `centred` images have as many pixels as before: parts of the border more, or, if they are enlarged, their middle.
+    """
     for axis in range(2, images.ndim):
-        matrix = shrinking(images.shape[axis], scale, padding).to(images)
+        n = images.shape[axis]
+        matrix = shrinking(n, scale, padding, n if centred else None).to(images)
         images = (images.movedim(axis, -1) @ matrix.mT).movedim(-1, axis)
     return images
 
 
-def shrinking(n: int, scale: float, padding: int = 0) -> Float[Tensor, "m n"]:
+def shrinking(n: int, scale: float, padding: int = 0, count: int | None = None) -> Float[Tensor, "m n"]:
     """The matrix that shrinks a line of n pixels by exactly a factor: cubics, widened where pixels are dropped.
 
-    Pixels are placed evenly about the middle, as many as fit, or one more to be even or odd as n, which strides behind
-    them count on; and `padding` more at both ends.
+    Pixels are placed evenly about the middle: `count` of them, or as many as fit, or one more to be even or odd as n,
+    which strides behind them count on; and `padding` more at both ends.
     """
-    count = max(int(n / scale + 1e-6), 1)
-    count += (count - n) % 2
+    if count is None:
+        count = max(int(n / scale + 1e-6), 1)
+        count += (count - n) % 2
     line = torch.arange(-padding, count + padding, dtype=torch.float64, device="cpu")
     centres = (line - (count - 1) / 2) * scale + (n - 1) / 2
     wide = max(scale, 1.0)

@@ -84,6 +84,7 @@ class NetworkConfig:
         recompute: whether to compute activations again in the backward pass instead of keeping them.
         antialias: whether features are low-passed where they are subsampled, as `models.resnet` says.
         pyramid: whether a network on a grid with dilations runs on a pyramid of images, as `models.resnet` says.
+        centred: whether the images of a pyramid all have the image's size, likewise.
         finest: the first scale of a pyramid of images, for architectures that have one; 1 by default.
         scale_dropout: probability of not reading a scale in training, likewise.
     """
@@ -100,6 +101,7 @@ class NetworkConfig:
     recompute: bool = False
     antialias: bool = False
     pyramid: bool | None = None
+    centred: bool | None = None
     finest: float | None = None
     scale_dropout: float | None = None
 
@@ -119,7 +121,7 @@ class NetworkConfig:
         known = inspect.signature(getattr(models, self.name, object)).parameters
         if "image_size" in known:
             settings["image_size"] = self.image_size
-        for name in ("kernel_size", "pyramid", "finest", "scale_dropout"):
+        for name in ("kernel_size", "pyramid", "centred", "finest", "scale_dropout"):
             if (value := getattr(self, name)) is None:
                 continue
             if name not in known and known:
