@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import sepgconv as sg
-from sepgconv.execution import plan
-from sepgconv.execution.plan import contractions
+from sepgconv.execution import native, plan
+from sepgconv.execution.plan import contractions, joined
+from sepgconv.execution.ways import WAYS
 from sepgconv.kernels import ball
 
 
@@ -163,6 +164,36 @@ def test_plan_of_the_separable_kernel() -> None:
         ((0,), False, "j", "j"),
         ((), True, "j", "j"),
     ]
+
+
+def test_sums_over_the_subgroup_joined() -> None:
+    layer = sg.GroupConv(2, 4, 3, grid=sg.sim2(4, 3), factorisation="h_separable")
+    apart = contractions(layer.kernel.terms)
+    at_once, space = joined(apart)
+    assert at_once[1:] == ((0, 1), False, "i", "j")
+    assert sorted(at_once.terms) == sorted(apart[0].terms + apart[1].terms)
+    assert space == apart[-1]
+    whole = contractions(sg.GroupConv(2, 4, 3, grid=sg.se2(4)).kernel.terms)
+    assert joined(whole) == whole
+    by_pairs = contractions(sg.GroupConv(2, 4, 3, grid=sg.se2(4), factorisation="gseparable").kernel.terms)
+    assert joined(by_pairs) == by_pairs  # i is summed over with space
+
+
+@pytest.mark.parametrize("channels", [(3, 5), (8, 8), (40, 24)])
+@pytest.mark.parametrize("table", ["h_separable", "dgseparable", "rotation first"])
+def test_every_order_and_way_gives_the_same(channels: tuple[int, int], table: str) -> None:
+    layer = sg.GroupConv(*channels, 3, grid=sg.sim2(4, 3), factorisation=TABLES[table], execution="dense").eval()
+    x = torch.randn(2, channels[0], 12, 6, 5)
+    expected, sizes, values = layer(x), layer.plan.sizes, layer.kernel()
+    tried = 0
+    for order in {contractions(layer.kernel.terms), joined(contractions(layer.kernel.terms))}:
+        choices = [[way(step, sizes) for way in WAYS if way.fits(step, sizes)] for step in order]
+        for steps in itertools.product(*choices):
+            chosen = plan.Plan(steps, sizes)
+            found = chosen.run(x, chosen.prepare(values), native=native.applies(x))
+            assert (found - expected).abs().max() <= 1e-5 * expected.abs().max(), str(chosen)
+            tried += 1
+    assert tried >= 4
 
 
 @pytest.mark.parametrize("factorisation", ["nonseparable", "separable", "gseparable"])

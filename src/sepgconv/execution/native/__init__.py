@@ -5,7 +5,7 @@ kernel does not apply: another device or dtype, autocast, a transform of `torch.
 """
 
 from sepgconv.execution.native._banded import banded_product
-from sepgconv.execution.native._circular import circular_product
+from sepgconv.execution.native._circular import MIRRORED, POINTS, circular_product
 from sepgconv.execution.native._depthwise import depthwise, followed
 from sepgconv.execution.native._guard import ORDINARY, applies, in_transform
 from sepgconv.execution.native._library import Status, status
@@ -13,7 +13,9 @@ from sepgconv.execution.native._norm import batch_norm, recipe
 from sepgconv.execution.native._pool import max_pool
 
 __all__ = [
+    "MIRRORED",
     "ORDINARY",
+    "POINTS",
     "Status",
     "applies",
     "banded_product",

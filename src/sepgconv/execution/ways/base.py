@@ -5,17 +5,18 @@ The state that they work on is `(b, y, x, h…, i, j)` in memory, where a channe
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 from torch import Tensor
 
 from sepgconv.execution.sizes import Contraction, Sizes
 
-MOVE = 1.7
-"""Nanoseconds, forward and backward on one core, to move a number once more; each way has its `rate` per multiply-add.
+MOVE = 0.9
+"""Nanoseconds, forward and backward on one core, to read or write a number; each way has its `rate` per multiply-add.
 
-All were measured on AVX-512; only their ratios matter, and a wrong one costs time, never correctness.
+All were measured on AVX-512 (docs/speed.md); only their ratios matter, and a wrong one costs time, never correctness.
 """
+PANEL = 32
+"""Channels that a compiled product takes at once, two vectors of AVX-512: fewer take as long."""
 LAUNCH, BUILD = 1e6, 18.0
 """Nanoseconds, forward and backward, that a contraction takes however few the pixels; and per entry of its kernel."""
 
@@ -28,7 +29,7 @@ class Way:
         sizes: of the convolution.
     """
 
-    rate: ClassVar[float]
+    rate: float
     name: str
 
     def __init__(self, contraction: Contraction, sizes: Sizes) -> None:
@@ -51,8 +52,13 @@ class Way:
         return math.prod([width, *pairs])
 
     @property
+    def paid(self) -> float:
+        """Multiply-adds per pixel that take time: more than `work` where channels are filled up to a panel."""
+        return self.work
+
+    @property
     def moved(self) -> float:
-        """Numbers per pixel that are moved on top of what every way reads and writes."""
+        """Numbers per pixel that are read or written, where the rate does not count them."""
         return 0
 
     @property
@@ -62,7 +68,7 @@ class Way:
 
     def nanoseconds(self, pixels: int) -> float:
         """What it is expected to take on a CPU, forward and backward."""
-        return LAUNCH + BUILD * self.entries + pixels * (self.rate * self.work + MOVE * self.moved)
+        return LAUNCH + BUILD * self.entries + pixels * (self.rate * self.paid + MOVE * self.moved)
 
     def prepare(self, kernel: Tensor) -> tuple[Tensor, ...]:
         """Weights from the contraction's kernel `(o…, h…, k, i, j)`, whose constant axes have length 1."""
@@ -71,3 +77,8 @@ class Way:
     def apply(self, state: Tensor, weights: Sequence[Tensor], *, native: bool) -> Tensor:
         """The next state; `native` says whether compiled kernels may be used."""
         raise NotImplementedError
+
+
+def filled(channels: int) -> int:
+    """Channels of whole panels."""
+    return math.ceil(channels / PANEL) * PANEL

@@ -6,6 +6,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from sepgconv.execution.native import MIRRORED
 from sepgconv.execution.sizes import Contraction, Sizes
 from sepgconv.execution.ways.product import Fourier, Product
 
@@ -36,7 +37,7 @@ class Dihedral(Fourier):
     of a 2×2 matrix F are multiplied by the same K: as many blocks, of the same size, as for a circle of 2n elements.
     """
 
-    name = "blocks in a dihedral basis"
+    name, points = "blocks in a dihedral basis", MIRRORED
 
     @staticmethod
     def fits(contraction: Contraction, sizes: Sizes) -> bool:

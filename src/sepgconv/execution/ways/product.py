@@ -9,15 +9,15 @@ from einops import rearrange
 from torch import Tensor
 from torch.nn import functional as F
 
-from sepgconv.execution.native import circular_product
+from sepgconv.execution.native import POINTS, circular_product, status
 from sepgconv.execution.sizes import Contraction, Sizes
-from sepgconv.execution.ways.base import Way
+from sepgconv.execution.ways.base import Way, filled
 
 
 class Product(Way):
     """Σ over h̃ and i as one matrix product; the summed parts are the innermost ones."""
 
-    rate, name = 0.045, "one matrix product"
+    rate, name = 0.065, "one matrix product"
 
     def __init__(self, contraction: Contraction, sizes: Sizes) -> None:
         super().__init__(contraction, sizes)
@@ -31,6 +31,12 @@ class Product(Way):
         rank = len(sizes.target)
         innermost = tuple(range(rank - len(contraction.parts), rank))
         return not contraction.spatial and contraction.mixes and contraction.parts == innermost
+
+    @property
+    def moved(self) -> float:
+        """Both ends."""
+        channels = self.sizes.channels
+        return math.prod(self.sizes.source) * channels[0] + math.prod(self.sizes.target) * channels[1]
 
     def prepare(self, kernel: Tensor) -> tuple[Tensor, ...]:
         """`(o… j) (h… i)`."""
@@ -66,7 +72,7 @@ class Fourier(Product):
     become (c·a_f + s·b_f, s·a_f − c·b_f): n/2 blocks of 2×2 instead of n×n products.
     """
 
-    rate, name = 0.055, "blocks in a Fourier basis"
+    name, points = "blocks in a Fourier basis", POINTS
 
     def __init__(self, contraction: Contraction, sizes: Sizes) -> None:
         super().__init__(contraction, sizes)
@@ -75,6 +81,8 @@ class Fourier(Product):
         o, h, first = " ".join(self.o), self.h, self.h[self.first]
         inner = " ".join(name for name in h if name != first)
         self.pattern = f"{o} {' '.join(h)} 1 i j -> {first} ({inner} i) ({o} j)"
+        self.compiled = self.count in self.points and status().active
+        self.rate = 0.0235 if self.compiled else 0.08
 
     @staticmethod
     def fits(contraction: Contraction, sizes: Sizes) -> bool:
@@ -86,15 +94,29 @@ class Fourier(Product):
 
     @property
     def moved(self) -> float:
-        """Both ends, by the two transforms."""
-        channels = self.sizes.channels
-        return math.prod(self.sizes.source) * channels[0] + math.prod(self.sizes.target) * channels[1]
+        """Both ends; twice more by transforms that are not part of the product."""
+        return super().moved * (1 if self.compiled else 3)
 
     @property
     def work(self) -> float:
         """The blocks, and the two transforms."""
-        pairs = (self.count + 1) // 2
-        return super().work * 4 * pairs / self.count**2 + self.count * self.moved
+        return super().work * self._share + self.count * super().moved
+
+    @property
+    def paid(self) -> float:
+        """Compiled, the blocks alone, of whole panels: transforms are hidden behind reading and writing."""
+        if not self.compiled:
+            return self.work
+        sizes, parts = self.sizes, self.contraction.parts
+        outside = math.prod(n for part, n in enumerate(sizes.source) if part not in parts)
+        sides = zip((sizes.source, sizes.target), sizes.channels, strict=True)
+        panels = [filled(math.prod(side[part] for part in parts[1:]) * channels) for side, channels in sides]
+        return outside * self.count**2 * self._share * math.prod(panels)
+
+    @property
+    def _share(self) -> float:
+        """Of all pairs of elements that are left in the basis."""
+        return 4 * ((self.count + 1) // 2) / self.count**2
 
     def row(self, kernel: Tensor) -> Tensor:
         """The kernel at the first output element, which says it all, `(h, in, out)`."""
