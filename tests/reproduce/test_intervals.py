@@ -105,6 +105,8 @@ def test_the_page_has_the_rule_the_interval_and_the_number_of_claims(tmp_path) -
     assert "Claims judged: 1." in text
     assert "0.1 of them" in text
     assert "made again from MNIST" in text
+    assert text.startswith("# The paper, reproduced\n")
+    assert "other claims were run at the budget `cpu` only" in text
 
 
 def test_the_page_names_claims_that_nobody_has_run(tmp_path) -> None:

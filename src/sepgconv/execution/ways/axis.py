@@ -68,7 +68,7 @@ class Band(Along):
     def __init__(self, contraction: Contraction, sizes: Sizes) -> None:
         super().__init__(contraction, sizes)
         self.compiled = status().active
-        self.rate = 0.055 if self.compiled else 0.072
+        self.rate = 0.055 if self.compiled else 0.017
 
     @staticmethod
     def fits(contraction: Contraction, sizes: Sizes) -> bool:
@@ -86,6 +86,11 @@ class Band(Along):
     def paid(self) -> float:
         """Compiled, channels are filled up on both sides."""
         return self.pairs * math.prod(map(filled, self.sizes.channels)) if self.compiled else self.work
+
+    @property
+    def moved(self) -> float:
+        """A stock convolution waits for memory."""
+        return 0 if self.compiled else 3 * self.ends
 
     @property
     def pairs(self) -> int:

@@ -57,6 +57,12 @@ class Way:
         return self.work
 
     @property
+    def ends(self) -> int:
+        """Numbers per pixel before and after."""
+        before, after = (self.sizes.width(labels) for labels in self.contraction[3:])
+        return math.prod(self.sizes.source) * before + math.prod(self.sizes.target) * after
+
+    @property
     def moved(self) -> float:
         """Numbers per pixel that are read or written, where the rate does not count them."""
         return 0

@@ -35,8 +35,7 @@ class Product(Way):
     @property
     def moved(self) -> float:
         """Both ends."""
-        channels = self.sizes.channels
-        return math.prod(self.sizes.source) * channels[0] + math.prod(self.sizes.target) * channels[1]
+        return self.ends
 
     def prepare(self, kernel: Tensor) -> tuple[Tensor, ...]:
         """`(o… j) (h… i)`."""
@@ -82,7 +81,7 @@ class Fourier(Product):
         inner = " ".join(name for name in h if name != first)
         self.pattern = f"{o} {' '.join(h)} 1 i j -> {first} ({inner} i) ({o} j)"
         self.compiled = self.count in self.points and status().active
-        self.rate = 0.0235 if self.compiled else 0.08
+        self.rate = 0.0235 if self.compiled else 0.037
 
     @staticmethod
     def fits(contraction: Contraction, sizes: Sizes) -> bool:
@@ -94,13 +93,13 @@ class Fourier(Product):
 
     @property
     def moved(self) -> float:
-        """Both ends; twice more by transforms that are not part of the product."""
-        return super().moved * (1 if self.compiled else 3)
+        """Both ends; several times where transforms are no part of the product."""
+        return self.ends * (1 if self.compiled else 5.5)
 
     @property
     def work(self) -> float:
         """The blocks, and the two transforms."""
-        return super().work * self._share + self.count * super().moved
+        return super().work * self._share + self.count * self.ends
 
     @property
     def paid(self) -> float:
