@@ -1,5 +1,6 @@
 """What runs measure, by name: each is a function from a run to rows of metrics."""
 
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,22 +16,26 @@ from sepgconv.analysis.redundancy import (
     subgroup_variance_relative,
 )
 from sepgconv.data import Split, rotate
+from sepgconv.models._average import mean_over_shifts
 from sepgconv.training import Classifier, Images
 from sepgconv.training.datamodule import EVAL_FACTOR
 
 from .data import images
 from .experiment import Plain, Run
-from .runs import classifier, metrics, parameters, train
+from .runs import batches, classifier, metrics, parameters, train
 from .stir import accuracy_by_size
 
 Measure = Callable[[Run, Path, str | None], Plain]
 BINS = 40
+SHIFTS = 2  # of a random grid: two give most of what a mean over shifts can (docs/equivariance.md)
 
 
 def error(run: Run, folder: Path, root: str | None) -> Plain:
-    """Test error after training, and the time of an epoch if the recipe asks for it."""
+    """Test error after training, also of the mean over shifts of a random grid; the time of an epoch if asked for."""
     model, data, result = train(run, folder, root)
     row = metrics(model, result)
+    if model.grid.build().random:
+        row["shifts_error"] = error_over_shifts(model.to(device()), data, run)
     if run.config["timing"] is not None:
         row |= epoch_time(classifier(run), data, run.config["timing"])
     return {"rows": [{"axes": {}, "metrics": row}], "arrays": {"course": result["course"]}}
@@ -87,6 +92,18 @@ MEASURES: dict[str, Measure] = {
 
 
 @torch.no_grad()
+def error_over_shifts(model: Classifier, data: Images, run: Run) -> float:
+    """Percentage of the run's test images that the mean of answers at several shifts of the grid gets wrong."""
+    tested, where = data.test_dataloader(), device()
+    limit = batches(run.config, "test")
+    wrong = total = 0
+    for pictures, labels in itertools.islice(tested, limit if isinstance(limit, int) else None):
+        answers = mean_over_shifts(model, pictures.to(where), SHIFTS)
+        wrong, total = wrong + int((answers.argmax(1).cpu() != labels).sum()), total + len(labels)
+    return 100 * wrong / total
+
+
+@torch.no_grad()
 def turned_error(model: Classifier, data: Images, split: Split, degrees: float) -> float:
     """Percentage of a split's images, turned by an angle, that are classified wrongly."""
     wrong, device = 0, next(model.parameters()).device
@@ -116,10 +133,10 @@ def epoch_time(model: Classifier, data: Images, steps: int) -> dict[str, float]:
         loss.backward()
         optimiser.step()
 
-    batches = iter(loader)
-    first = next(batches)
+    rest = iter(loader)
+    first = next(rest)
     step(first)
-    each = _timed(lambda: [step(next(batches, first)) for _ in range(chosen)], where) / chosen
+    each = _timed(lambda: [step(next(rest, first)) for _ in range(chosen)], where) / chosen
     model.eval()
     tested = data.test_dataloader()
     evaluated = len(tested) if steps == 0 else 1
