@@ -88,9 +88,12 @@ def test_settings_of_a_claim_are_averaged_seed_by_seed(tmp_path) -> None:
         wobble = 0.01 * (run.seed - 2) * (1 if run.axes["sampling"] == "random" else -1)
         sign = signs[run.axes["rotations"]] if run.axes["sampling"] == "random" else 0.0
         result = {"format": 1, "axes": run.axes, "config": run.config, "seed": run.seed, "seconds": 60.0}
-        store.write(run, {**result, "rows": [{"axes": {}, "metrics": {"test_error": 2 + sign + wobble}}]})
+        metrics = {"test_error": 2 + sign + wobble}
+        if run.axes["sampling"] == "random":
+            metrics["shifts_error"] = 1.5 + sign + wobble
+        store.write(run, {**result, "rows": [{"axes": {}, "metrics": metrics}]})
     found = summarise(experiment, "long", store)
-    assert [verdict.word for verdict in verdicts(found)] == [UNDECIDED, REFUTED, SUPPORTED]
+    assert [verdict.word for verdict in verdicts(found)] == [UNDECIDED, REFUTED, SUPPORTED, SUPPORTED]
     together = judge_by_seeds({**experiment.claims("long")[0], "at": {"rotations": [4, 8]}}, found)
     assert together.interval is not None
     assert together.interval.mean == pytest.approx(0, abs=1e-9)
