@@ -27,7 +27,7 @@ def test_smoke(experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert result is not None
         assert result["seed"] == run.seed
         assert result["config"] == run.config
-        assert {"seconds", "versions", "commit", "hardware"} <= result.keys()
+        assert {"seconds", "core_seconds", "versions", "commit", "hardware"} <= result.keys()
         for row in result["rows"]:
             assert next(iter(experiment.recipe["table"])) in row["metrics"]
             measured |= row["metrics"].keys()

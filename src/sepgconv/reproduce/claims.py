@@ -25,7 +25,7 @@ class Verdict:
             budget `long`: `supported`, `refuted`, `undecided` or `not finished`.
         details: the numbers, one comparison each.
         interval: that decides, at the budget `long`.
-        seconds: that the runs took which are there, at the budget `long`.
+        seconds: of one core that the runs took which are there, at the budget `long`.
     """
 
     claim: Plain
@@ -59,7 +59,11 @@ def judge_by_seeds(claim: Plain, summary: Summary) -> Verdict:
     ]
     wanted = pairs(claim, replace(summary, rows=planned))
     rows = [row for pair in wanted for row in pair]
-    spent = sum(result["seconds"] for result in summary.results if any(row.matches(result["axes"]) for row in rows))
+    spent = sum(
+        result.get("core_seconds", result["seconds"])
+        for result in summary.results
+        if any(row.matches(result["axes"]) for row in rows)
+    )
     if not complete or len(complete) < len(wanted):
         return Verdict(claim, UNFINISHED, details, seconds=spent)
     interval = Interval.of([statistics.fmean(each) for each in zip(*complete, strict=True)])

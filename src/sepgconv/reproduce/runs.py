@@ -68,7 +68,7 @@ def execute(run: Run, folder: Path, root: str | None = None) -> Plain:
 
     if run.config["measure"] not in MEASURES:
         raise ValueError(f"measure must be one of {', '.join(MEASURES)}; got {run.config['measure']!r}")
-    start = time.monotonic()
+    start, work = time.monotonic(), time.process_time()
     with quiet():
         measured = MEASURES[run.config["measure"]](run, folder, root)
     shutil.rmtree(folder, ignore_errors=True)
@@ -82,6 +82,7 @@ def execute(run: Run, folder: Path, root: str | None = None) -> Plain:
         "rows": measured["rows"],
         "arrays": measured.get("arrays", {}),
         "seconds": round(time.monotonic() - start, 2),
+        "core_seconds": round(time.process_time() - work, 2),  # of all threads; pauses do not count
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         **environment(),
     }
