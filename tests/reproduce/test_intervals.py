@@ -103,7 +103,7 @@ def test_settings_of_a_claim_are_averaged_seed_by_seed(tmp_path) -> None:
 
 def test_the_page_has_the_rule_the_interval_and_the_number_of_claims(tmp_path) -> None:
     text = page([(summary(tmp_path, SEPARABLE, NONSEPARABLE), "figure.png", "")], "long")
-    assert "| supported | -0.3 [-0.362, -0.238], 5 seeds | 0.3 | resolution |" in text  # twice six minutes and eight times one
+    assert "| supported | -0.3 [-0.362, -0.238], 5 seeds | 0.3 | resolution |" in text  # twice 6 minutes, 8 times 1
     assert "**Supported, difference -0.3 [-0.362, -0.238], 5 seeds**" in text
     assert "Training error at the end: 0.25 to 0.29 %; in the last 5 epochs it fell by 2.71 to 2.75 points." in text
     assert "Claims judged: 1." in text
