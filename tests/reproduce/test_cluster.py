@@ -109,5 +109,7 @@ def test_a_run_that_fails_on_the_cluster_is_named(cluster, tmp_path: Path, runs:
 
 def test_no_cluster_is_a_clear_error(tmp_path: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    # Ray also looks for processes of any cluster on this machine, and a test beside this one may have started some.
+    monkeypatch.setattr("ray._private.services._find_address_from_flag", lambda _: set())
     with pytest.raises(ValueError, match=r"no Ray cluster at address 'auto'.*ray start --head"):
         list(OnRay("auto")(Note(str(tmp_path)), runs[:1]))
