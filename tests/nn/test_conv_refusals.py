@@ -22,6 +22,9 @@ import sepgconv as sg
         ({"execution": "fast"}, "execution must be one of auto, dense, structured; got 'fast'"),
         ({"factorisation": "tucker"}, "factorisation must be one of nonseparable, separable"),
         ({"factorisation": "h_separable"}, "needs two coordinates of H .* a product of rotations and scales"),
+        ({"grid": "se2"}, r"grid must be a grid, such as sg.se2\(8\); got 'se2'"),
+        ({"out_grid": 8}, r"out_grid must be a grid, such as sg.se2\(8\); got 8"),
+        ({"kernel": {"layers": 1}}, r"kernel must be a KernelConfig, such as .*; got \{'layers': 1\}"),
         ({"out_grid": sg.scale2(4)}, "must sample one group.*SO2.*Dilation"),
     ],
 )
@@ -123,6 +126,9 @@ def test_plain_cnns_may_stride_as_they_like() -> None:
             lambda: sg.GroupConv(32, 64, 15, grid=sg.se3(), factorisation="nonseparable"),
             r"kernel_size=15 in 3 dimensions .* would take 17.6 GB to sample, more than 4 GB; kernels of up to 9 fit",
         ),
+        (lambda: sg.LiftingConv(1, 2, 3, grid=sg.groups.SO2()), r"grid must be a grid, such as .*; got SO2"),
+        (lambda: sg.models.resnet("se2"), "grid must be a grid, such as .*; got 'se2'"),
+        (lambda: sg.models.allcnnc(8), "grid must be a grid, such as .*; got 8"),
         (lambda: sg.models.resnet(sg.se3(), kernel_size=4), r"kernel_size must be odd.*got 4"),
         (
             lambda: sg.ResidualBlock(2, 2, 3, grid=sg.se2(4), out_grid=sg.e2(4)),

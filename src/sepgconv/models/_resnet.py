@@ -19,7 +19,7 @@ from sepgconv.nn import (
     ScalePyramid,
     SpatialPool,
 )
-from sepgconv.nn._check import whole
+from sepgconv.nn._check import check_grid, whole
 
 
 def widen(channels: int, width: float) -> int:
@@ -94,6 +94,7 @@ def resnet(
     Memory: an activation is b·c·|H|·pixels numbers. On `se3(24)` with 32 channels, 16³ voxels and a batch of 64 that
     is 0.8 GB for each of about ten that a training step keeps: take a smaller `width`, smaller batches or `recompute`.
     """
+    check_grid(grid)
     if pyramid:
         if recompute:
             raise ValueError(f"recompute is not for a pyramid, got recompute={recompute!r} with pyramid=True")

@@ -11,7 +11,7 @@ from sepgconv.models._resnet import widen
 from sepgconv.models._scales import scaled, without_dilations
 from sepgconv.models._segments import Layers
 from sepgconv.nn import BatchNorm, GroupConv, GroupPool, LiftingConv, ScalePool, ScalePyramid, SpatialPool
-from sepgconv.nn._check import whole
+from sepgconv.nn._check import check_grid, whole
 from sepgconv.nn._scale_pool import DROPPING
 
 DROPOUT = 0.5
@@ -54,6 +54,7 @@ def shallow(
     Shapes:
         `(b, in_channels, y, x)` → `(b, num_classes)`
     """
+    check_grid(grid)
     for name, value in (("recompute", recompute), ("antialias", antialias)):
         if value:
             raise ValueError(f"{name} is for deeper networks, models.shallow has two layers; got {name}={value!r}")

@@ -26,6 +26,12 @@ def whole(name: str, value: object, least: int) -> int:
     return value
 
 
+def check_grid(grid: object, name: str = "grid") -> None:
+    """Refuses what is no grid: a group's name, its number of elements, a group."""
+    if not isinstance(grid, Grid):
+        raise ValueError(f"{name} must be a grid, such as sg.se2(8); got {grid!r}")
+
+
 def described(layer: nn.Module) -> str:
     """A layer in a message."""
     return f"{type(layer).__name__}({layer.extra_repr()})"

@@ -8,6 +8,7 @@ from torch import Tensor
 from sepgconv.execution.native import applies
 from sepgconv.grids import Grid
 from sepgconv.kernels import LIFTING, Factor, KernelConfig, resolve
+from sepgconv.nn._check import check_grid
 from sepgconv.nn._sampled import _Conv
 
 
@@ -115,6 +116,8 @@ class GroupConv(_Conv):
         execution: str = "auto",
     ) -> None:
         target = grid if out_grid is None else out_grid
+        check_grid(grid)
+        check_grid(target, "out_grid")
         if target.group != grid.group:
             raise ValueError(f"grid and out_grid must sample one group, got {grid.group} and {target.group}")
         if target.widening != grid.widening:

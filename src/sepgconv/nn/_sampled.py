@@ -13,7 +13,7 @@ from sepgconv.execution.sizes import Sizes
 from sepgconv.grids import Grid
 from sepgconv.grids._draws import KEY, NEVER, check_draw, computed_again
 from sepgconv.kernels import Factor, GroupKernel, KernelConfig
-from sepgconv.nn._check import AXES, check_memory, described, groups_for, symmetric_sampling, whole
+from sepgconv.nn._check import AXES, check_grid, check_memory, described, groups_for, symmetric_sampling, whole
 from sepgconv.nn._norm import BatchNorm
 
 EXECUTIONS = ("auto", "dense", "structured")
@@ -39,6 +39,9 @@ class _Conv(nn.Module):
         execution: str,
     ) -> None:
         super().__init__()
+        check_grid(grid)
+        if not isinstance(kernel, KernelConfig):
+            raise ValueError(f"kernel must be a KernelConfig, such as sg.KernelConfig(layers=1); got {kernel!r}")
         self.in_channels = whole("in_channels", channels[0], 1)
         self.out_channels = whole("out_channels", channels[1], 1)
         self.kernel_size = whole("kernel_size", kernel_size, 1)
