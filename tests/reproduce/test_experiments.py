@@ -66,7 +66,7 @@ def test_paper_is_the_published_regime(experiment) -> None:
 def test_the_long_budget_sees_all_images_and_times_nothing() -> None:
     for experiment in experiments():
         for run in experiment.runs("long"):
-            assert run.config["data"]["limit"] == 10_000
+            assert run.config["data"]["limit"] == run.axes.get("images", 10_000)
             assert run.config["timing"] is None
             assert not run.config["data"]["augment"]["rotate"]
             assert run.seed < (5 if experiment.id in ("resolution", "sampling", "scale-extent", "activations") else 3)
@@ -116,7 +116,7 @@ def test_what_recipes_refer_to_is_there(experiment) -> None:
         swept = experiment.runs(budget)
         for claim in experiment.claims(budget):
             assert claim["expect"] in WORDS
-            assert set(claim.get("at", {})) <= axes
+            assert set(claim.get("at", {})) <= {name for run in swept for name in run.axes}
             for side in ("left", "right"):
                 where = claim[side].get("where", {})
                 assert any(all(run.axes.get(k) == v for k, v in where.items()) for run in swept), where

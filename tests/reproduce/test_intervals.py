@@ -15,12 +15,12 @@ SEPARABLE = [1.50, 1.60, 1.40, 1.55, 1.45]
 NONSEPARABLE = [1.80, 1.85, 1.75, 1.80, 1.80]
 
 
-def summary(tmp_path, separable: list[float], nonseparable: list[float]) -> Summary:
-    """Of `resolution`, with these errors by seed."""
+def summary(tmp_path, separable: list[float], nonseparable: list[float], images: int | None = None) -> Summary:
+    """Of `resolution`, with these errors by seed, on all images or so many."""
     store, values = Store(tmp_path), {"separable": separable, "nonseparable": nonseparable}
     for run in find("resolution").runs("long"):
         errors = values[run.axes["factorisation"]]
-        if run.seed < len(errors):
+        if run.axes.get("images") == images and run.seed < len(errors):
             result = {"format": 1, "axes": run.axes, "config": run.config, "seed": run.seed, "seconds": 60.0}
             result |= {"core_seconds": 360.0} if run.seed == 0 else {}  # as runs have it that began before it was there
             result |= {"hardware": {"gpus": [], "threads": 1, "cpu": "made up"}, "versions": {}}
@@ -55,7 +55,7 @@ def test_a_claim_turned_round_turns_the_verdict(tmp_path, expect: str) -> None:
 def test_an_interval_that_holds_zero_decides_nothing(tmp_path) -> None:
     mixed = [1.9, 1.2, 1.8, 1.9, 1.7]
     for number, sides in enumerate([(mixed, NONSEPARABLE), (NONSEPARABLE, mixed)]):
-        (verdict,) = verdicts(summary(tmp_path / str(number), *sides))
+        verdict, _ = verdicts(summary(tmp_path / str(number), *sides))
         assert verdict.word == UNDECIDED
         assert verdict.interval is not None
         assert verdict.interval.low < 0 < verdict.interval.high
@@ -65,20 +65,30 @@ def test_seeds_are_paired(tmp_path) -> None:
     """A difference that every seed shows counts, though the seeds differ by far more."""
     nonseparable = [1.0, 2.0, 3.0, 4.0, 5.0]
     close = [value - 0.1 - 0.001 * seed for seed, value in enumerate(nonseparable)]
-    (verdict,) = verdicts(summary(tmp_path / "a", close, nonseparable))
+    verdict, _ = verdicts(summary(tmp_path / "a", close, nonseparable))
     assert verdict.word == SUPPORTED
-    (verdict,) = verdicts(summary(tmp_path / "b", close[::-1], nonseparable))
+    verdict, _ = verdicts(summary(tmp_path / "b", close[::-1], nonseparable))
     assert verdict.word == UNDECIDED
     assert paired({0: 1.0, 1: 2.0}, {1: 1.0, 0: 3.0}, [0, 1]) == [-2.0, 1.0]
     assert paired({0: 1.0}, {0: 3.0, 1: 1.0}, [0, 1]) is None
 
 
 def test_nothing_is_judged_before_all_its_runs_are_there(tmp_path) -> None:
-    (verdict,) = verdicts(summary(tmp_path / "a", SEPARABLE[:4], NONSEPARABLE))
+    verdict, _ = verdicts(summary(tmp_path / "a", SEPARABLE[:4], NONSEPARABLE))
     assert verdict.word == UNFINISHED
     assert verdict.interval is None
-    (verdict,) = verdicts(summary(tmp_path / "b", SEPARABLE, []))
+    verdict, _ = verdicts(summary(tmp_path / "b", SEPARABLE, []))
     assert verdict.word == UNFINISHED
+
+
+def test_a_claim_about_few_images_counts_only_their_runs(tmp_path) -> None:
+    summary(tmp_path, SEPARABLE, NONSEPARABLE)
+    paper, ours = verdicts(summary(tmp_path, NONSEPARABLE, SEPARABLE[:4], images=2000))
+    assert (paper.word, ours.word) == (SUPPORTED, UNFINISHED)
+    assert (paper.seconds, ours.seconds) == (2 * 360 + 8 * 60, 2 * 360 + 7 * 60)
+    paper, ours = verdicts(summary(tmp_path, NONSEPARABLE, SEPARABLE, images=2000))
+    assert (paper.word, ours.word) == (SUPPORTED, REFUTED)
+    assert len(paper.details) == len(ours.details) == 1
 
 
 def test_settings_of_a_claim_are_averaged_seed_by_seed(tmp_path) -> None:
@@ -118,5 +128,5 @@ def test_the_page_names_claims_that_nobody_has_run(tmp_path) -> None:
     text = page([(begun, "figure.png", ""), (summarise(find("activations"), "long", Store(tmp_path)), "", "")], "long")
     assert "| Separable convolutions beat nonseparable ones. | not finished | – | 0.2 | resolution |" in text
     assert "| Sine beats ReLU. | not finished | – | 0.0 | activations |" in text
-    assert "**8 runs of 10 missing.**" in text
+    assert "**18 runs of 20 missing.**" in text
     assert f"## {find('activations').title}" not in text

@@ -47,8 +47,8 @@ def judge_by_seeds(claim: Plain, summary: Summary) -> Verdict:
     metrics = {side: claim[side]["metric"] for side in ("left", "right")}
     runs = summary.experiment.runs(summary.budget)
     seeds = sorted({run.seed for run in runs})
-    settings = {run.name.rsplit("-seed", 1)[0]: run.axes for run in runs}.values()
-    planned = [Row(axes, {name: Stat(0.0, None, 0) for name in metrics.values()}) for axes in settings]
+    sweep = {run.name.rsplit("-seed", 1)[0]: run.axes for run in runs}.values()
+    planned = [Row(axes, {name: Stat(0.0, None, 0) for name in metrics.values()}) for axes in sweep]
     found = pairs(claim, summary)
     differences = [paired(left.seeds[metrics["left"]], right.seeds[metrics["right"]], seeds) for left, right in found]
     complete = [each for each in differences if each is not None]
@@ -58,11 +58,9 @@ def judge_by_seeds(claim: Plain, summary: Summary) -> Verdict:
         for (left, right), each in zip(found, differences, strict=True)
     ]
     wanted = pairs(claim, replace(summary, rows=planned))
-    rows = [row for pair in wanted for row in pair]
+    settings = [row.axes for pair in wanted for row in pair]
     spent = sum(
-        result.get("core_seconds", result["seconds"])
-        for result in summary.results
-        if any(row.matches(result["axes"]) for row in rows)
+        result.get("core_seconds", result["seconds"]) for result in summary.results if result["axes"] in settings
     )
     if not complete or len(complete) < len(wanted):
         return Verdict(claim, UNFINISHED, details, seconds=spent)

@@ -30,7 +30,7 @@ def draw(summary: Summary, path: Path) -> None:
         "angles": angles,
         "sizes": curves,
     }
-    look = summary.experiment.recipe["figure"]
+    look = summary.experiment.budget(summary.budget).get("figure", summary.experiment.recipe["figure"])
     if look["kind"] not in kinds:
         raise ValueError(f"figure.kind must be one of {', '.join(kinds)}; got {look['kind']!r}")
     figure = kinds[look["kind"]](summary, look)
