@@ -11,7 +11,7 @@ import sepgconv as sg
 from sepgconv.execution import native, plan
 from sepgconv.execution.plan import cheapest
 from sepgconv.execution.sizes import Contraction, Sizes
-from sepgconv.execution.ways import WAYS, Along, Band, Dihedral, Einsum, Fourier, Product, Space
+from sepgconv.execution.ways import WAYS, Along, Band, Dihedral, Einsum, Fourier, Product, Space, general
 from sepgconv.execution.ways.dihedral import dihedral_waves
 from sepgconv.execution.ways.product import real_fourier
 from sepgconv.grids import relative_elements
@@ -21,6 +21,8 @@ LAYERS = {
     "SE(2) 5": (lambda: sg.se2(5), "separable", {Product, Fourier, Einsum}),
     "SE(2) 3": (lambda: sg.se2(3), "separable", {Product, Fourier, Einsum}),
     "SE(2) 6, per channel": (lambda: sg.se2(6), "dgseparable", {Product, Along, Einsum}),
+    "SE(2) 2, x and H at once": (lambda: sg.se2(2), "dseparable", {Product, Space}),
+    "scales 3, x and H at once": (lambda: sg.scale2(3), "dseparable", {Product, Space}),
     "scales 5": (lambda: sg.scale2(5), "separable", {Product, Band, Einsum}),
     "scales 6, two neighbours": (lambda: sg.scale2(6, scale_support=2), "separable", {Product, Band}),
     "scales 5, per channel": (lambda: sg.scale2(5), "dgseparable", {Product, Along, Einsum}),
@@ -75,6 +77,29 @@ def test_every_way_gives_the_dense_result_and_gradients(name: str, two_grids: bo
                 for a, b in zip(run("structured"), oracle, strict=True):
                     assert (a - b).abs().max() <= tolerance * b.abs().max().clamp_min(1e-3), (way, dtype, size)
     assert expected <= seen
+
+
+@pytest.mark.skipif(not native.status().active, reason="for compiled kernels only")
+@pytest.mark.parametrize("elements", [2, 3])
+@pytest.mark.parametrize(("stride", "padding"), [(1, "same"), (2, "same"), (1, "valid")])
+def test_groups_of_few_channels_are_convolved_by_offset(elements: int, stride: int, padding: str) -> None:
+    """Depthwise convolutions of shifted elements give what one grouped convolution gives."""
+    settings = {"factorisation": "dseparable", "stride": stride, "padding": padding, "execution": "structured"}
+    layer = sg.GroupConv(3, 4, 5, grid=sg.se2(elements), bias=True, **settings).eval()
+    nn.init.normal_(layer.bias)
+    x = torch.randn(2, 3, elements, 9, 7, requires_grad=True)
+
+    def run() -> list[Tensor]:
+        y = layer(x)
+        return [y.detach(), *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])]
+
+    with mock.patch.object(general, "by_offset", wraps=general.by_offset) as called:
+        found = run()
+    assert called.call_count == 1
+    with mock.patch.object(general, "FEW", 0):
+        grouped = run()
+    for a, b in zip(found, grouped, strict=True):
+        assert (a - b).abs().max() <= 1e-5 * b.abs().max()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 12, 16])

@@ -19,6 +19,9 @@ TERMS, CHAINS = 512, 8
 terms, and at most eight, since each adds up a whole map. Shorter sums round less, so that a quarter turn changes the
 result less (2e-6 instead of 5e-6)."""
 
+FEW = 3
+"""Elements of a group of channels up to which compiled depthwise convolutions are faster than a grouped one."""
+
 
 class Einsum(Way):
     """Σ over h̃ (and i) of f(x, h̃) · k(h⁻¹h̃) at every x, for any table: what is left when nothing else fits."""
@@ -129,9 +132,26 @@ class Space(Way):
             kernel, beside = weight.reshape(groups, 1, size, size), None if addend is None else addend.movedim(-1, 1)
             after = {"relu": relu, "addend": beside, "native": native, "unread": unread}
             result = depthwise(rows.movedim(-1, 1), kernel, self.sizes.stride, padding, bias, **after).movedim(1, -1)
+        elif self.sizes.space == 2 and native and weight.shape[-1] <= FEW and rows.shape[-1] == len(weight):
+            result = followed(by_offset(rows, weight, self.sizes), bias, relu=relu, addend=addend)
         else:
             result = convolve(rows, weight, self.sizes, bias, groups, relu=relu, addend=addend)
         return rearrange(result, self.to_state, **self.elements)
+
+
+def by_offset(rows: Tensor, weight: Float[Tensor, "out k in"], sizes: Sizes) -> Tensor:
+    """A convolution with groups of n inputs and n outputs as n depthwise ones: of each input, the next, and so on."""
+    count, padding = weight.shape[-1], (sizes.padding, sizes.padding)
+    features, pairs = rows.unflatten(-1, (-1, count)), weight.unflatten(0, (-1, count))  # b … g h and g o k h
+    result: Tensor | None = None
+    for offset in range(count):
+        moved = features.roll(-offset, -1).flatten(-2).movedim(-1, 1)
+        kernel = torch.stack([pairs[:, o, :, (o + offset) % count] for o in range(count)], 1).flatten(0, 1)
+        kernel = kernel.unflatten(-1, (1, sizes.kernel_size, sizes.kernel_size))
+        found = depthwise(moved, kernel, sizes.stride, padding, native=True).movedim(1, -1)
+        result = found if result is None else result + found
+    assert result is not None
+    return result
 
 
 def convolve(
