@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 
+from sepgconv.data.places import atomic_write
 from sepgconv.kernels import KernelConfig
 from sepgconv.provenance import environment
 from sepgconv.training import (
@@ -68,7 +69,7 @@ def execute(run: Run, folder: Path, root: str | None = None) -> Plain:
 
     if run.config["measure"] not in MEASURES:
         raise ValueError(f"measure must be one of {', '.join(MEASURES)}; got {run.config['measure']!r}")
-    start, work = time.monotonic(), time.process_time()
+    start, spent = time.monotonic(), Spent(folder)
     with quiet():
         measured = MEASURES[run.config["measure"]](run, folder, root)
     shutil.rmtree(folder, ignore_errors=True)
@@ -82,10 +83,33 @@ def execute(run: Run, folder: Path, root: str | None = None) -> Plain:
         "rows": measured["rows"],
         "arrays": measured.get("arrays", {}),
         "seconds": round(time.monotonic() - start, 2),
-        "core_seconds": round(time.process_time() - work, 2),  # of all threads; pauses do not count
+        "core_seconds": round(spent.seconds, 2),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         **environment(),
     }
+
+
+class Spent(Callback):
+    """Seconds of cores that a run has taken, before it was stopped, too; pauses do not count.
+
+    Args:
+        folder: of the unfinished run, where they are kept after every epoch.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "core_seconds.txt"
+        self.before = float(self.path.read_text()) if self.path.exists() else 0.0
+        self.start = time.process_time()
+
+    @property
+    def seconds(self) -> float:
+        """Of all threads, until now."""
+        return self.before + time.process_time() - self.start
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keeps what was taken so far."""
+        with atomic_write(self.path) as file:
+            file.write(f"{self.seconds:.2f}".encode())
 
 
 def classifier(run: Run) -> Classifier:
@@ -117,7 +141,7 @@ def train(run: Run, folder: Path, root: str | None) -> tuple[Classifier, Images,
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
-        callbacks=[history, Checkpoints()],
+        callbacks=[history, Spent(folder), Checkpoints()],
         limit_val_batches=batches(config, "valid"),
         limit_test_batches=batches(config, "test"),
     )
