@@ -14,7 +14,7 @@ def test_list(capsys) -> None:
     printed = capsys.readouterr().out
     for name in ORDER:
         assert name in printed
-    assert "smoke 6, cpu 12, long 10, paper 120" in " ".join(printed.split())
+    assert "smoke 6, cpu 12, long 20, paper 120" in " ".join(printed.split())
 
 
 @pytest.mark.parametrize(
