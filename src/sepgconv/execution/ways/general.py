@@ -140,15 +140,18 @@ class Space(Way):
 
 
 def by_offset(rows: Tensor, weight: Float[Tensor, "out k in"], sizes: Sizes) -> Tensor:
-    """A convolution with groups of n inputs and n outputs as n depthwise ones: of each input, the next, and so on."""
+    """A convolution with groups of n inputs and n outputs as n depthwise ones: for each input, the next, and so on.
+
+    Results are moved, not inputs: so the backward pass keeps one input for all of them.
+    """
     count, padding = weight.shape[-1], (sizes.padding, sizes.padding)
-    features, pairs = rows.unflatten(-1, (-1, count)), weight.unflatten(0, (-1, count))  # b … g h and g o k h
+    features, pairs = rows.movedim(-1, 1), weight.unflatten(0, (-1, count))  # b (g h) … and g o k h
     result: Tensor | None = None
     for offset in range(count):
-        moved = features.roll(-offset, -1).flatten(-2).movedim(-1, 1)
-        kernel = torch.stack([pairs[:, o, :, (o + offset) % count] for o in range(count)], 1).flatten(0, 1)
+        kernel = torch.stack([pairs[:, h - offset, :, h] for h in range(count)], 1).flatten(0, 1)
         kernel = kernel.unflatten(-1, (1, sizes.kernel_size, sizes.kernel_size))
-        found = depthwise(moved, kernel, sizes.stride, padding, native=True).movedim(1, -1)
+        found = depthwise(features, kernel, sizes.stride, padding, native=True).movedim(1, -1)
+        found = found.unflatten(-1, (-1, count)).roll(-offset, -1).flatten(-2) if offset else found
         result = found if result is None else result + found
     assert result is not None
     return result
