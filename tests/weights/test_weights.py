@@ -15,7 +15,7 @@ from sepgconv import KernelConfig, cli, models, weights
 from sepgconv.data import DataUnavailable, load
 from sepgconv.data.download import Remote
 from sepgconv.training import Classifier, GridConfig, NetworkConfig, load_trained
-from sepgconv.weights.make import LARGEST, make
+from sepgconv.weights.make import LARGEST, make, rounded
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +82,15 @@ def test_names_that_there_are_not(data_root):
     assert models.weights() == ["first-galaxies-se2", "mnist-rot-se2"]
 
 
+def test_rounding_changes_matrices_by_half_a_thousandth_and_nothing_else():
+    """Variances of norms may be far below what half precision can tell from zero."""
+    matrix, variance = torch.randn(50, 50), torch.full((3,), 1e-9)
+    assert torch.equal(rounded(variance), variance)
+    assert rounded(matrix).nbytes == matrix.nbytes // 2
+    assert ((rounded(matrix).float() - matrix).abs() <= 2**-11 * matrix.abs() + 2**-25).all()
+    assert not torch.equal(rounded(matrix).float(), matrix)
+
+
 @pytest.fixture
 def server(tmp_path):
     (tmp_path / "served").mkdir()
@@ -113,7 +122,7 @@ def test_weights_elsewhere_are_fetched_once_and_checked(server, data_root, monke
     models.load("first-galaxies-se2")
 
 
-def test_only_weights_that_may_be_are_made_to_be_shipped(tmp_path, shipped):
+def test_only_weights_that_may_be_are_made_to_be_shipped(tmp_path, monkeypatch, shipped):
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     (run / "checkpoints" / "best.safetensors").write_bytes(weights.locate("mnist-rot-se2").read_bytes())
@@ -132,7 +141,13 @@ def test_only_weights_that_may_be_are_made_to_be_shipped(tmp_path, shipped):
     (run / "result.json").write_text(json.dumps(result))
     card = make("mine", run, tmp_path).read_text(encoding="utf-8")
     assert "changed in training: rotate True |" in card
-    assert load_trained(tmp_path / "mine.safetensors").classes == tuple("0123456789")
+    made = load_trained(tmp_path / "mine.safetensors")
+    assert made.classes == tuple("0123456789")
+    for name, value in made.model.state_dict().items():  # matrices are rounded, variances and biases are not
+        assert torch.equal(value, rounded(shipped.model.state_dict()[name]).to(value)), name
+    monkeypatch.setattr("sepgconv.weights.make.LARGEST", 900_000)
+    with pytest.raises(ValueError, match=r"must have at most 900,000 bytes, those of .* have 9\d\d,\d\d\d"):
+        make("mine", run, tmp_path)
     result["settings"]["data"] = {"images": "abc"}
     (run / "result.json").write_text(json.dumps(result))
     with pytest.raises(ValueError, match="must be trained on one of digits, mnist-rot; got a folder"):

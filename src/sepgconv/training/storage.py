@@ -48,10 +48,15 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             for key, value in checkpoint["state_dict"].items()
             if key.startswith(PREFIX)
         }
-        settings = {key: checkpoint[key] for key in SETTINGS if key in checkpoint}
-        text = json.dumps({**settings, CHECKSUM: _checksum(weights, settings)})
-        with atomic_write(path.with_suffix(".safetensors")) as file:
-            file.write(to_safetensors(weights, {METADATA: text}))
+        write_weights(path.with_suffix(".safetensors"), weights, checkpoint)
+
+
+def write_weights(path: Path, weights: Mapping[str, torch.Tensor], checkpoint: Mapping[str, Any]) -> None:
+    """Writes weights of a bare network as safetensors, with what a checkpoint says that it takes to use them."""
+    settings = {key: checkpoint[key] for key in SETTINGS if key in checkpoint}
+    text = json.dumps({**settings, CHECKSUM: _checksum(weights, settings)})
+    with atomic_write(path) as file:
+        file.write(to_safetensors(dict(weights), {METADATA: text}))
 
 
 def read(path: Path) -> dict[str, Any]:

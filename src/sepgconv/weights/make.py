@@ -7,8 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from sepgconv.data.places import atomic_write
-from sepgconv.training import Augment, load_trained
+from sepgconv.training import Augment, load_trained, storage
 
 LARGEST = 2_000_000  # bytes
 KINDS = {
@@ -22,7 +25,7 @@ LICENCES = {
 
 
 def make(name: str, run: Path, folder: Path) -> Path:
-    """Copies the best weights of a run to a folder, and writes their card beside them; returns the card's path.
+    """Writes the best weights of a run, rounded, to a folder, with their card beside them; returns the card's path.
 
     Raises:
         ValueError: they are too large, or of data whose licence does not allow it.
@@ -32,15 +35,24 @@ def make(name: str, run: Path, folder: Path) -> Path:
     data = result["settings"]["data"].get("name", "a folder of images")
     if data not in LICENCES:
         raise ValueError(f"weights that are shipped must be trained on one of {', '.join(LICENCES)}; got {data}")
-    if (size := source.stat().st_size) > LARGEST:
-        raise ValueError(f"weights that are shipped must have at most {LARGEST:,} bytes, {source} has {size:,}")
-    classes = load_trained(source).classes  # which also checks the file
-    with atomic_write(folder / f"{name}.safetensors") as file:
-        file.write(source.read_bytes())
+    checkpoint, target = storage.read(source), folder / f"{name}.safetensors"
+    weights = {key.removeprefix(storage.PREFIX): rounded(value) for key, value in checkpoint["state_dict"].items()}
+    size = sum(value.nbytes for value in weights.values())
+    if size > LARGEST:
+        raise ValueError(
+            f"weights that are shipped must have at most {LARGEST:,} bytes, those of {source} have {size:,}"
+        )
+    storage.write_weights(target, weights, checkpoint)
+    classes = load_trained(target).classes  # which also checks the file
     path = folder / f"{name}.md"
     with atomic_write(path) as file:
         file.write(card(name, result, data, classes).encode())
     return path
+
+
+def rounded(weight: Tensor) -> Tensor:
+    """Matrices in half precision, everything else as it is: variances of norms may be too small for that."""
+    return weight.half() if weight.ndim > 1 and weight.dtype == torch.float32 else weight
 
 
 def card(name: str, result: dict[str, Any], data: str, classes: Sequence[str]) -> str:
@@ -55,6 +67,7 @@ def card(name: str, result: dict[str, Any], data: str, classes: Sequence[str]) -
         "network": f"{network['name']}, {network['factorisation']}, width {network['width']}",
         "group": f"{model['grid']['group']}, {model['grid']['rotations']} rotations",
         "parameters": f"{result['parameters']:,}",
+        "precision": "matrices rounded to 16 bits, the rest in 32",
         "classes": ", ".join(classes),
         "data": f"{KINDS[data]}{limit}; changed in training: {changes or 'nothing'}",
         "length": f"{result['epochs']} epochs, {result['steps']:,} steps",
