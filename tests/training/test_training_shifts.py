@@ -74,10 +74,11 @@ def test_a_run_can_be_exported_audited_and_gone_on_with(tmp_path, image_folder):
     trainer, classifier, data = make_run(tmp_path, max_epochs=1)
     fit(trainer, Classifier(classifier.network, SHIFTED), data)
     checkpoint = tmp_path / "run/checkpoints/best.ckpt"
-    exported, report = tmp_path / "net.onnx", tmp_path / "report.html"
-    assert cli.main(["export", f"--ckpt={checkpoint}", "--to=onnx", f"--output={exported}"]) == 0
-    x = torch.randint(0, 256, (4, 1, 28, 28), dtype=torch.uint8)
-    assert_close(load_network(exported).logits(x), load_trained(checkpoint).logits(x), atol=1e-4, rtol=1e-4)
+    report, x = tmp_path / "report.html", torch.randint(0, 256, (4, 1, 28, 28), dtype=torch.uint8)
+    for kind in ("onnx", "safetensors"):
+        exported = tmp_path / f"net.{kind}"
+        assert cli.main(["export", f"--ckpt={checkpoint}", f"--to={kind}", f"--output={exported}"]) == 0
+        assert_close(load_network(exported).logits(x), load_trained(checkpoint).logits(x), atol=1e-4, rtol=1e-4)
     pictures = image_folder(tmp_path / "own", {"0": 3, "1": 3}, (28, 28))
     assert cli.main(["audit", f"--ckpt={checkpoint}", f"--images={pictures}", f"--output={report}", "--count=3"]) == 0
     assert "conv1" in report.read_text()

@@ -194,7 +194,8 @@ def _onnx(network: nn.Module, shape: tuple[int, ...], facts: dict[str, Any], ops
 
 
 def _safetensors(network: nn.Module, facts: dict[str, Any]) -> bytes:
-    weights = {name: value.contiguous() for name, value in network.state_dict().items()}
+    # Copies, since networks that are averaged over shifts share weights, and the format knows none that are shared.
+    weights = {name: value.clone().contiguous() for name, value in network.state_dict().items()}
     return to_safetensors(weights, {FOLDED: json.dumps(facts)})
 
 

@@ -152,7 +152,7 @@ def _folded(path: Path, text: str) -> Callable[[Tensor], Tensor]:
     facts = json.loads(text)
     try:
         preparation = facts["preparation"]
-        network = fold(Classifier.from_config(facts["hyper_parameters"]).net)
+        network = fold(Classifier.from_config(facts["hyper_parameters"]).finished())
         prepared = Prepared(network, preparation["mean"], preparation["std"])
         prepared.load_state_dict(load_file(path))
     except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:

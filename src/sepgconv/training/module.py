@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric, Metric
 
-from sepgconv.models._average import mean_over_shifts
+from sepgconv.models._average import average, mean_over_shifts
 
 from . import contents, preparation, settings, storage
 from .begin import begin_with
@@ -171,6 +171,11 @@ class Classifier(LightningModule):
         if self.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         return self.net(images)
+
+    def finished(self) -> nn.Module:
+        """The network as it answers once it is trained: in `eval()`, averaged over the shifts that the grid names."""
+        network = self.net.eval()
+        return network if self.grid.shifts == 1 else average(network, self.grid.shifts)
 
     def on_train_epoch_start(self) -> None:
         """Empties the metrics; an epoch that is resumed midway does not come by here and keeps them."""

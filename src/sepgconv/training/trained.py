@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sepgconv import models
-
 from . import storage
 from .config import GridConfig, NetworkConfig
 from .module import Classifier
@@ -94,10 +92,7 @@ def _build(checkpoint: dict[str, Any]) -> Trained:
     if len(names) != network.num_classes:
         raise ValueError(f"{len(names)} class names for {network.num_classes} classes")
     rest = {key: value for key, value in checkpoint.items() if key not in ("state_dict", "optimizer_states")}
-    model = classifier.net.eval()
-    if classifier.grid.shifts > 1:
-        model = models.average(model, classifier.grid.shifts)
-    return Trained(model, names, preparation, network, classifier.grid, rest)
+    return Trained(classifier.finished(), names, preparation, network, classifier.grid, rest)
 
 
 def _of_images(images: Mapping[str, Any], network: NetworkConfig) -> dict[str, Any]:
