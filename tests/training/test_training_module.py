@@ -16,7 +16,8 @@ from sepgconv.training import (
     fit,
     storage,
 )
-from sepgconv.training.module import PADDING, ErrorRate
+from sepgconv.training.error_rate import ErrorRate
+from sepgconv.training.module import PADDING
 from sepgconv.training.seeding import derive
 
 

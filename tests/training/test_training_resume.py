@@ -7,21 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from lightning.pytorch import Callback
-from training_helpers import assert_same
+from training_helpers import Interrupt, assert_same
 
 from sepgconv.training import Checkpoints, fit, run, storage
-
-
-class Interrupt(Callback):
-    """Stops a run before the checkpoint of a step is written."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        if trainer.global_step == self.step:
-            raise InterruptedError
 
 
 @pytest.mark.parametrize(

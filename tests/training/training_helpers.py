@@ -28,6 +28,17 @@ RECIPE = [
 ]
 
 
+class Interrupt(Callback):
+    """Stops a run before the checkpoint of a step is written."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+        if trainer.global_step == self.step:
+            raise InterruptedError
+
+
 def make_run(
     parent: Path,
     folder: str = "run",

@@ -107,7 +107,9 @@ def of_trained(trained: Trained, name: str) -> Subject:
         return lambda pixels: network((pixels - mean) / std.clamp(min=1e-6))
 
     fresh = _untrained(model)
-    layers = model.networks[0] if isinstance(model, Average) else model  # all others have the same
+    layers = model
+    while isinstance(layers, Average):  # over shifts or members, all of which have the same layers
+        layers = layers.networks[0]
     grids = tuple(part for part in layers.modules() if isinstance(part, Grid))
     untrained = None if fresh is None else prepared(fresh)
     return Subject(name, prepared(model), layers, untrained, trained.classes, grids, trained.preparation.framing)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from torch import nn
 
+from sepgconv.models._average import Average
+
 from . import storage
 
 
@@ -30,9 +32,8 @@ def begin_with(network: nn.Module, start: str | Path) -> None:
         if key.startswith(storage.PREFIX)
     }
     own = network.state_dict()
-    last = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)][-1:]
     other = {key for key in own if key in weights and own[key].shape != weights[key].shape}
-    head = {f"{name}.{part}" for name in last for part in ("weight", "bias")}
+    head = {f"{name}.{part}" for name in _last_layers(network) for part in ("weight", "bias")}
     if own.keys() != weights.keys() or not other <= head:
         wrong = sorted((own.keys() ^ weights.keys()) | (other - head))
         raise ValueError(
@@ -44,3 +45,10 @@ def begin_with(network: nn.Module, start: str | Path) -> None:
     network.load_state_dict({key: own[key] if key in other else weights[key] for key in own})
     if not all(value.isfinite().all() for value in weights.values()):
         warnings.warn(f"{path} has weights that are not finite", stacklevel=2)
+
+
+def _last_layers(network: nn.Module, prefix: str = "") -> list[str]:
+    """The name of the last layer, of an ensemble those of all its members."""
+    if isinstance(network, Average):
+        return [name for n, one in enumerate(network.networks) for name in _last_layers(one, f"networks.{n}.")]
+    return [prefix + name for name, module in network.named_modules() if isinstance(module, nn.Linear)][-1:]

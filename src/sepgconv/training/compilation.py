@@ -7,6 +7,8 @@ import sys
 import torch
 from torch import nn
 
+from sepgconv.models._average import Average
+
 DEFAULT_COMPILERS = {"darwin": "clang++", "win32": "cl"}
 
 
@@ -22,7 +24,8 @@ def compile_in_place(network: nn.Module, backend: str = "inductor") -> None:
         raise ValueError(f"compile must be true, false or one of {', '.join(known)}; got {backend!r}")
     if backend == "inductor":
         check_compiler()
-    network.compile(backend=backend)
+    for part in network.networks if isinstance(network, Average) else [network]:  # members are called one by one
+        part.compile(backend=backend)
 
 
 def check_compiler() -> None:

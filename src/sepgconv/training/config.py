@@ -13,6 +13,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from sepgconv import models
 from sepgconv.grids import GRIDS, Grid
 from sepgconv.kernels import KernelConfig
+from sepgconv.models._average import Average
+from sepgconv.nn._check import whole
 
 from .schedule import OneCycle
 
@@ -87,6 +89,8 @@ class NetworkConfig:
         centred: whether the images of a pyramid all have the image's size, likewise.
         finest: the first scale of a pyramid of images, for architectures that have one; 1 by default.
         scale_dropout: probability of not reading a scale in training, likewise.
+        members: networks of an ensemble: each begins with weights of its own and is fitted by itself, on the same
+            batches, and the mean of their logits is the answer. So many times the time and the weights.
     """
 
     name: str = "resnet"
@@ -104,9 +108,13 @@ class NetworkConfig:
     centred: bool | None = None
     finest: float | None = None
     scale_dropout: float | None = None
+    members: int = 1
+
+    def __post_init__(self) -> None:
+        whole("members", self.members, 1)
 
     def build(self, grid: Grid) -> nn.Module:
-        """The network on a grid."""
+        """The network on a grid, or an ensemble of such."""
         settings: dict[str, Any] = {
             "in_channels": self.in_channels,
             "num_classes": self.num_classes,
@@ -127,7 +135,8 @@ class NetworkConfig:
             if name not in known and known:
                 raise ValueError(f"{name}={value!r}: models.{self.name} has no {name}")
             settings[name] = value
-        return models.create(self.name, grid, **settings)
+        networks = [models.create(self.name, grid, **settings) for _ in range(self.members)]
+        return networks[0] if self.members == 1 else Average(networks)
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,13 @@ LARGEST = {
     "scales": 2**6,
     "max_scale": 2**6,
     "shifts": 2**6,
+    "members": 2**6,
     "layers": 2**6,
     "in_channels": 2**12,
     "num_classes": 2**16,
     "image_size": 2**12,
 }
-LARGEST_NETWORK = 2**16  # width² × hidden; the default is 64, and this many need about a gigabyte
+LARGEST_NETWORK = 2**16  # width² × hidden × members; the default is 64, and this many need about a gigabyte
 
 
 def check(checkpoint: Any) -> None:
@@ -68,10 +69,13 @@ def check_network(settings: Mapping[str, Any]) -> None:
     for name, value in {**kernel, **network, **grid}.items():
         if name in LARGEST and not 0 <= _number(value, name) <= LARGEST[name]:
             raise ValueError(f"{name} must lie between 0 and {LARGEST[name]}, got {_short(value)}")
-    width, hidden = _number(network.get("width", 1.0), "width"), _number(kernel.get("hidden", 64), "hidden")
-    if not (width > 0 and hidden > 0 and width**2 * hidden <= LARGEST_NETWORK):
+    sizes = [_number(network.get("width", 1.0), "width"), _number(kernel.get("hidden", 64), "hidden")]
+    sizes.append(_number(network.get("members", 1), "members"))
+    width, hidden, members = sizes
+    if not (min(sizes) > 0 and width**2 * hidden * members <= LARGEST_NETWORK):
         raise ValueError(
-            f"width² × hidden must lie between 0 and {LARGEST_NETWORK}, got a width of {width} and hidden {hidden}"
+            f"width² × hidden × members must lie between 0 and {LARGEST_NETWORK}, got a width of {width}, hidden "
+            f"{hidden} and {members} members"
         )
 
 

@@ -13,40 +13,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric, Metric
 
-from sepgconv.models._average import average, mean_over_shifts
+from sepgconv.models._average import Average, average, mean_over_shifts
 
 from . import contents, preparation, settings, storage
 from .begin import begin_with
 from .compilation import compile_in_place
 from .config import GridConfig, NetworkConfig, OptimiserConfig, network_config
 from .confusion import Confusion
+from .error_rate import ErrorRate
 from .nonfinite import NonFiniteError, advice, finite, first_bad_gradient, first_bad_output
 from .seeding import derive
 
 Batch = tuple[Tensor, Tensor]
 PADDING = -1  # the label of images that only fill up a process's share of a batch
-
-
-class ErrorRate(Metric):
-    """Percentage of wrong predictions, counted in whole numbers and summed over processes."""
-
-    full_state_update = False
-    wrong: Tensor
-    total: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        for state in ("wrong", "total"):
-            self.add_state(state, torch.tensor(0), dist_reduce_fx="sum")
-
-    def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Counts a batch."""
-        self.wrong += (logits.argmax(1) != labels).sum()
-        self.total += labels.numel()
-
-    def compute(self) -> Tensor:
-        """100 · wrong / total."""
-        return 100 * self.wrong.double() / self.total
 
 
 class Classifier(LightningModule):
@@ -168,14 +147,22 @@ class Classifier(LightningModule):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits."""
-        if self.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
-        return self.net(images)
+        return self.net(self._laid_out(images))
 
     def finished(self) -> nn.Module:
         """The network as it answers once it is trained: in `eval()`, averaged over the shifts that the grid names."""
         network = self.net.eval()
         return network if self.grid.shifts == 1 else average(network, self.grid.shifts)
+
+    def _laid_out(self, images: Tensor) -> Tensor:
+        return images.contiguous(memory_format=torch.channels_last) if self.channels_last else images
+
+    def _answers(self, images: Tensor) -> list[Tensor]:
+        """Logits of each network that is fitted by itself: of the network, or of all members of an ensemble."""
+        if not isinstance(self.net, Average):
+            return [self(images)]
+        images = self._laid_out(images)
+        return [network(images) for network in self.net.networks]
 
     def on_train_epoch_start(self) -> None:
         """Empties the metrics; an epoch that is resumed midway does not come by here and keeps them."""
@@ -187,17 +174,18 @@ class Classifier(LightningModule):
         self._reseed(batch_idx)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Cross-entropy of a batch."""
+        """Cross-entropy of a batch; of an ensemble the mean over its members, which share nothing but the batch."""
         images, labels = batch
-        logits = self(images)
-        loss = F.cross_entropy(logits, labels, self.weights, label_smoothing=self.label_smoothing)
+        answers = self._answers(images)
+        losses = [F.cross_entropy(a, labels, self.weights, label_smoothing=self.label_smoothing) for a in answers]
+        loss, logits = torch.stack(losses).mean(), torch.stack([a.detach() for a in answers]).mean(0)
         if not finite([loss]):
             self._reseed(batch_idx)
             self._trouble = f"the loss is {loss.item()}, first in {first_bad_output(self.net, images)}"
             if self.trainer.world_size == 1:
                 raise self._non_finite()
             loss = loss * torch.nan  # reaches all processes through their gradients, so that they stop together
-        self._update("train", loss.detach(), logits.detach(), labels)
+        self._update("train", loss.detach(), logits, labels)
         self.log("train/loss_step", loss.detach(), on_step=True, on_epoch=False, prog_bar=True)
         return loss
 
