@@ -83,3 +83,11 @@ def test_seeds_are_counted_once_each(tmp_path) -> None:
     assert found.missing == len(runs) - 3
     assert [row.metrics["test_error"].count for row in found.rows] == [2, 1]
     assert verdicts(found)[0].word == "not tested"  # no nonseparable run is there
+
+
+def test_none_is_for_rows_without_the_axis() -> None:
+    plain, wide = Row({"group": "SE(2)"}, {}), Row({"group": "SE(2)", "windows": 13}, {})
+    assert plain.matches({"group": "SE(2)", "windows": None})
+    assert not wide.matches({"windows": None})
+    assert wide.matches({"windows": 13})
+    assert not plain.matches({"windows": 13})

@@ -46,8 +46,8 @@ class Row:
     seeds: dict[str, dict[int, float]] = field(default_factory=dict)
 
     def matches(self, where: Mapping[str, Any]) -> bool:
-        """Whether the axes have these values."""
-        return all(name in self.axes and self.axes[name] == value for name, value in where.items())
+        """Whether the axes have these values; a value of None is for rows that do not have the axis."""
+        return all(self.axes.get(name) == value for name, value in where.items())
 
 
 @dataclass(frozen=True)
