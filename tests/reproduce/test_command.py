@@ -17,6 +17,26 @@ def test_list(capsys) -> None:
     assert "smoke 6, cpu 12, long 20, paper 120" in " ".join(printed.split())
 
 
+def test_only_some_runs() -> None:
+    sweep = find("resolution").runs("long")
+    chosen = command.only(sweep, ["images=2000", "seed=3"])
+    assert [(run.axes["factorisation"], run.axes["images"], run.seed) for run in chosen] == [
+        ("separable", 2000, 3),
+        ("nonseparable", 2000, 3),
+    ]
+    assert command.only(sweep, []) == sweep
+    # Settings that lack an axis have no value there.
+    assert len(command.only(sweep, ["images=None"])) == 10
+
+
+def test_only_is_what_is_run(tmp_path: Path, capsys) -> None:
+    arguments = ["reproduce", "parameters", "--output", str(tmp_path), "--processes", "0"]
+    assert main([*arguments, "--only", "network=Separable"]) == 0
+    assert "1 runs done, 0 were there before, 0 failed" in capsys.readouterr().err.splitlines()
+    (run,) = (tmp_path / "smoke" / "parameters" / "runs").glob("*.json")
+    assert run.name.startswith("network=Separable-seed0")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -25,6 +45,9 @@ def test_list(capsys) -> None:
         (["parameters", "--budget", "long"], "budget 'long' is for sampling, resolution,"),
         (["resolution", "--executor", "ray", "--processes", "2"], "--processes is for --executor local"),
         (["resolution", "--processes", "4096"], "cores of this machine, got 4096"),
+        (["resolution", "--only", "4"], "--only takes AXIS=VALUE, such as rotations=4; got '4'"),
+        (["resolution", "--only", "angles=4"], "--only knows the axes seed, factorisation, rotations; got 'angles'"),
+        (["resolution", "--only", "rotations=3"], "--only rotations= must be one of 1, 2, 4; got '3'"),
     ],
 )
 def test_bad_input_is_a_message(arguments: list[str], message: str, tmp_path: Path, capsys) -> None:

@@ -14,7 +14,7 @@ from sepgconv.data.places import atomic_write, check_outputs
 from . import data
 from .cluster import OnRay
 from .executors import Executor, local
-from .experiment import BUDGETS, Experiment, experiments, find
+from .experiment import BUDGETS, Experiment, Run, experiments, find
 from .figures import draw
 from .store import Store
 from .summary import Summary, summarise
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.tables:
         store.check_version()
         return tables(chosen, options.budget, store)
-    runs = [run for experiment in chosen for run in experiment.runs(options.budget)]
+    runs = only([run for experiment in chosen for run in experiment.runs(options.budget)], options.only)
     executor = pick(options)
     console = Console(stderr=True)
     with store.locked():
@@ -62,6 +62,23 @@ def main(arguments: Sequence[str]) -> int:
         if options.docs:
             report(chosen, options.budget, store, options.docs)
     return conclude(done, store, console)
+
+
+def only(runs: Sequence[Run], wanted: Sequence[str]) -> list[Run]:
+    """The runs whose axes have all of these values, each given as `axis=value`; `seed` is an axis, too."""
+    found = list(runs)
+    for each in wanted:
+        axis, equals, value = each.partition("=")
+        if not equals:
+            raise ValueError(f"--only takes AXIS=VALUE, such as rotations=4; got {each!r}")
+        there = list(dict.fromkeys(str({"seed": run.seed, **run.axes}.get(axis)) for run in found))
+        if there == ["None"]:
+            axes = dict.fromkeys(["seed", *(name for run in found for name in run.axes)])
+            raise ValueError(f"--only knows the axes {', '.join(axes)}; got {axis!r}")
+        if value not in there:
+            raise ValueError(f"--only {axis}= must be one of {', '.join(there)}; got {value!r}")
+        found = [run for run in found if str({"seed": run.seed, **run.axes}.get(axis)) == value]
+    return found
 
 
 def conclude(done: Report, store: Store, console: Console) -> int:
@@ -163,6 +180,13 @@ def parser() -> argparse.ArgumentParser:
         "--output", type=Path, default=Path("outputs/reproduce"), metavar="DIR", help="where results are (%(default)s)"
     )
     where("--root", metavar="DIR", help="where data is ($SEPGCONV_DATA, else the user's cache)")
+    where(
+        "--only",
+        action="append",
+        default=[],
+        metavar="AXIS=VALUE",
+        help="do only the runs with this value, such as rotations=4 or seed=0; may be given several times",
+    )
     where("--tables", action="store_true", help="write tables and figures of the results there are, and run nothing")
     where("--docs", type=Path, metavar="FILE", help="write the page of results there, figures beside it")
     where("--executor", choices=("local", "ray"), default="local", help="(%(default)s)")
