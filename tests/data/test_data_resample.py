@@ -47,7 +47,7 @@ def test_a_turn_and_back_is_the_identity_on_smooth_images(mode: Mode) -> None:
     turned = rotate(image, 37, mode)
     assert (turned - image).abs().max() > 0.3
     error = (rotate(turned, -37, mode) - image).abs().max()
-    assert error < {"bicubic": 0.005, "bilinear": 0.06}[mode]
+    assert error < {"bicubic": 0.005, "bilinear": 0.06, "spline": 0.0006}[mode]
 
 
 def test_every_image_has_its_own_angle(random: torch.Generator) -> None:
@@ -66,13 +66,13 @@ def test_outside_is_zero() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_linear_images_are_turned_exactly_inside(mode: Mode) -> None:
-    axis = torch.arange(31, dtype=torch.float64) - 15
+    axis = torch.arange(61, dtype=torch.float64) - 30
     image = (2 * axis[:, None] + 3 * axis)[None, None]
     angle = np.deg2rad(20)
     # The output at (y, x) is the input at the point that the turn brings there.
     y, x = axis[:, None], axis
     expected = 2 * (x * np.sin(angle) + y * np.cos(angle)) + 3 * (x * np.cos(angle) - y * np.sin(angle))
-    inside = slice(8, 23)
+    inside = slice(23, 38)  # what a spline makes of the jump at the border has faded there
     found = rotate(image, 20, mode)[0, 0]
     assert torch.allclose(found[inside, inside], expected[inside, inside], atol=1e-6)
 
@@ -145,7 +145,7 @@ def test_every_image_has_its_own_factor(random: torch.Generator) -> None:
     [
         (lambda: rotate(torch.zeros(1, 28, 28), 1), r"images .* got torch.float32 of shape \(1, 28, 28\)"),
         (lambda: rotate(torch.zeros(1, 1, 4, 4, dtype=torch.uint8), 1), "images .* got torch.uint8"),
-        (lambda: rotate(torch.zeros(1, 1, 4, 4), 1, "nearest"), "bicubic, bilinear, got 'nearest'"),  # pyright: ignore[reportArgumentType]
+        (lambda: rotate(torch.zeros(1, 1, 4, 4), 1, "nearest"), "bicubic, bilinear, spline, got 'nearest'"),  # pyright: ignore[reportArgumentType]
         (lambda: rotate(torch.zeros(2, 1, 4, 4), torch.zeros(3)), r"each of the 2 images, got shape \(3,\)"),
         (lambda: rotate(torch.zeros(2, 1, 4, 4), float("nan")), "degrees must be finite, got nan"),
         (lambda: scale(torch.zeros(2, 1, 4, 4), torch.tensor([1, -0.5])), "positive, got -0.5"),

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -22,6 +24,7 @@ ALL = [
     RandomScale(0.7, 1.2),
     RandomWarp(1.0),
     RandomWarp(0.5, rotate=True, scale=0.8),
+    RandomWarp(0.0, stretch=0.2),
     PadCrop(3),
     HorizontalFlip(),
     Compose(PadCrop(2), HorizontalFlip(), RandomRotation()),
@@ -81,14 +84,18 @@ def test_scale_covers_its_range() -> None:
     assert (areas > 0.99).float().mean() == pytest.approx(0.5, abs=0.05)
 
 
-def displacements(elastic: float, images: int = 400, n: int = 41, **options: float) -> Tensor:
-    """By how much `RandomWarp` moves what it reads, down and to the right: `(b, 2, y, x)`, without the border."""
-    line = torch.arange(n, dtype=torch.float64) / 100
-    slopes = torch.stack(
-        torch.meshgrid(line, line, indexing="ij")
-    )  # which cubics read exactly, so they tell from where
-    moved = RandomWarp(elastic, **options)(slopes.expand(images, -1, -1, -1), seeded())
-    return (100 * (moved - slopes))[..., 8:-8, 8:-8]
+def read_from(elastic: float, images: int = 400, n: int = 65, **options: float) -> Tensor:
+    """From where, down and right of the centre, `RandomWarp` reads the middle 21×21 pixels: `(b, 2, y, x)`."""
+    line = (torch.arange(n, dtype=torch.float64) - (n - 1) / 2) / 100
+    # Splines read slopes exactly, so these tell from where; what they make of the border has faded after 22 pixels.
+    slopes = torch.stack(torch.meshgrid(line, line, indexing="ij"))
+    return 100 * RandomWarp(elastic, **options)(slopes.expand(images, -1, -1, -1), seeded())[..., 22:-22, 22:-22]
+
+
+def displacements(elastic: float, images: int = 400, **options: float) -> Tensor:
+    """By how much `RandomWarp` moves what it reads, down and to the right: `(b, 2, y, x)`, far from the border."""
+    line = torch.arange(21, dtype=torch.float64) - 10
+    return read_from(elastic, images, **options) - torch.stack(torch.meshgrid(line, line, indexing="ij"))
 
 
 def test_warp_moves_pixels_by_its_deviation() -> None:
@@ -110,6 +117,32 @@ def test_warp_is_smooth_over_its_spacing() -> None:
     assert displacements(1.0).diff(dim=-1).abs().max() < 1  # pixels keep their order
 
 
+@pytest.mark.parametrize("rotate", [False, True])
+def test_stretch_lengthens_one_direction_and_shortens_the_other(rotate: bool) -> None:
+    places = read_from(0.0, 200, stretch=0.2, rotate=rotate)
+    columns = [(places[:, :, 11, 10] - places[:, :, 9, 10]) / 2, (places[:, :, 10, 11] - places[:, :, 10, 9]) / 2]
+    maps = torch.stack(columns, 2)  # linear, the centre stays
+    assert places[:, :, 10, 10].abs().max() < 1e-9
+    line = torch.arange(21, dtype=torch.float64) - 10
+    points = torch.stack(torch.meshgrid(line, line, indexing="ij"))
+    assert torch.allclose(torch.einsum("bij,jyx->biyx", maps, points), places, atol=1e-9)
+    longest, shortest = torch.linalg.svdvals(maps).T
+    assert torch.allclose(longest + shortest, torch.full((200,), 2.0, dtype=torch.float64))
+    assert (longest - 1).max() == pytest.approx(0.2, abs=0.01)
+    assert (longest - 1).mean() == pytest.approx(0.1, abs=0.015)
+    directions = torch.atan2(maps[:, 0, 1] + maps[:, 1, 0], maps[:, 1, 1] - maps[:, 0, 0]).remainder(2 * math.pi)
+    assert torch.linalg.vector_norm(torch.polar(torch.ones_like(directions), directions).mean()) < 0.2  # all alike
+    assert (torch.linalg.det(maps) > 0).all()
+
+
+def test_warped_images_keep_their_range(random: Generator) -> None:
+    images = (torch.rand(50, 1, 12, 12, generator=random) > 0.5).float() * torch.rand(50, 1, 1, 1, generator=random)
+    low, high = images.amin((1, 2, 3)), images.amax((1, 2, 3))
+    warped = RandomWarp(0.5, rotate=True)(images, seeded())
+    assert (warped.amin((1, 2, 3)) >= low).all()
+    assert (warped.amax((1, 2, 3)) <= high).all()
+
+
 def test_warp_of_nothing_is_the_identity(random: Generator) -> None:
     images = torch.rand(3, 2, 9, 8, generator=random)
     assert torch.allclose(RandomWarp(0.0)(images, seeded()), images, atol=1e-6)
@@ -124,6 +157,22 @@ def test_warp_turns_and_scales_as_the_single_steps_do(random: Generator) -> None
     one = torch.zeros(3, 2, 12, 12)
     one[:, 0] = 1
     assert torch.allclose(warp(images, 0.0, 1.0, one)[..., :-1, :], images[..., 1:, :])
+
+
+@pytest.mark.parametrize("frequency", [0.5, 1.5, 2.5])
+def test_splines_keep_fine_detail(frequency: float) -> None:
+    pixels = torch.arange(64, dtype=torch.float64)
+    waves = torch.cos(frequency * pixels).expand(1, 1, 64, 64).contiguous()
+    half = torch.zeros(1, 2, 64, 64, dtype=torch.float64)
+    half[:, 1] = 0.5
+    # Half way between pixels a B-spline is (1, 23, 23, 1) / 48 of its coefficients, on pixels (1, 4, 1) / 6 of them.
+    between = (23 * math.cos(frequency / 2) + math.cos(1.5 * frequency)) / 24
+    kept = between / ((2 + math.cos(frequency)) / 3)
+    inner = (0, 0, 32, slice(24, 40))
+    expected = kept * torch.cos(frequency * (pixels + 0.5))[24:40]
+    assert torch.allclose(warp(waves, 0.0, 1.0, half, "spline")[inner], expected, atol=1e-9)
+    assert kept > (9 * math.cos(frequency / 2) - math.cos(1.5 * frequency)) / 8  # what Keys' cubic keeps
+    assert torch.allclose(warp(waves, 0.0, 1.0, 0 * half, "spline"), waves, atol=1e-12)
 
 
 def test_warp_reads_an_image_once(random: Generator) -> None:
@@ -170,12 +219,13 @@ def test_compose_applies_in_order(random: Generator) -> None:
     ("make", "message"),
     [
         (lambda: RandomRotation(10, -10), "low=10, high=-10"),
-        (lambda: RandomRotation(mode="cubic"), "bicubic, bilinear, got 'cubic'"),  # pyright: ignore[reportArgumentType]
+        (lambda: RandomRotation(mode="cubic"), "bicubic, bilinear, spline, got 'cubic'"),  # pyright: ignore[reportArgumentType]
         (lambda: RandomScale(0, 1), "low=0, high=1"),
         (lambda: RandomScale(1.2, 0.8), "low=1.2, high=0.8"),
         (lambda: RandomWarp(-1), "elastic must be a number of pixels, not negative, got -1"),
         (lambda: RandomWarp(float("nan")), "not negative, got nan"),
         (lambda: RandomWarp(1, scale=1.2), r"scale must lie in \(0, 1\], got 1.2"),
+        (lambda: RandomWarp(1, stretch=1.0), r"stretch must lie in \[0, 1\), got 1.0"),
         (lambda: RandomWarp(1, spacing=0.5), "spacing must be one pixel at least, got 0.5"),
         (lambda: warp(torch.rand(2, 1, 4, 4), 0, 0, torch.zeros(2, 2, 4, 4)), "factors must be positive, got 0"),
         (lambda: warp(torch.rand(2, 1, 4, 5), 0, 1, torch.zeros(2, 4, 5)), r"here \(2, 2, 4, 5\), got \(2, 4, 5\)"),

@@ -30,9 +30,9 @@ def test_order_is_a_function_of_seed_and_epoch():
     assert len({tuple(labels(seed, epoch)) for seed in (0, 1) for epoch in (0, 1)}) == 4
 
 
-@pytest.mark.parametrize("elastic", [0.0, 1.0])
-def test_resumed_batches_are_the_ones_that_were_left(elastic):
-    augment = Images(augment=Augment(rotate=True, shift=2, elastic=elastic), batch_size=8)
+@pytest.mark.parametrize("bent", [{}, {"elastic": 1.0}, {"stretch": 0.2}])
+def test_resumed_batches_are_the_ones_that_were_left(bent):
+    augment = Images(augment=Augment(rotate=True, shift=2, **bent), batch_size=8)
     whole = list(augment.train_dataloader())[:6]
     loader = augment.train_dataloader()
     first = iter(loader)
@@ -96,6 +96,7 @@ def test_turned_copies_are_the_same_every_time():
             lambda: Batches(numbered(9), 9, as_is, seed=0, world=2),
             r"a multiple of the 2 processes that share it, got 9",
         ),
+        (lambda: Augment(stretch=1.5), r"augment.stretch must lie in \[0, 1\), got 1.5"),
         (lambda: Augment(elastic=-1.0), r"augment.elastic must be a number of pixels, not negative, got -1.0"),
         (lambda: Augment(scale=1.5), r"augment.scale must lie in \(0, 1\], got 1.5"),
     ],

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Mode = Literal["bicubic", "bilinear"]
-MODES: tuple[Mode, ...] = ("bicubic", "bilinear")
+Mode = Literal["bicubic", "bilinear", "spline"]
+MODES: tuple[Mode, ...] = ("bicubic", "bilinear", "spline")
+SPLINE_RIM = 10  # pixels by which a spline is continued beyond an image, where it has fallen to 2e-6
 
 
 def rotate(images: Tensor, degrees: float | Tensor, mode: Mode = "bicubic") -> Tensor:
@@ -21,14 +22,13 @@ def rotate(images: Tensor, degrees: float | Tensor, mode: Mode = "bicubic") -> T
     Args:
         images: floats.
         degrees: one angle for all, or one for each image.
-        mode: `"bicubic"` or `"bilinear"`.
+        mode: `"bicubic"`, `"bilinear"`, or `"spline"`, which blurs least.
 
     Shapes:
         images `(b, c, y, x)`, degrees `()` or `(b,)`; returns `(b, c, y, x)`.
     """
     _check_images(images)
-    if mode not in MODES:
-        raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+    _check_mode(mode)
     angles = _per_image(images, degrees, "degrees").remainder(360)
     square = images.shape[-1] == images.shape[-2]
     quarters = torch.where(angles.remainder(90 if square else 180) == 0, angles / 90, -1.0)
@@ -43,8 +43,10 @@ def rotate(images: Tensor, degrees: float | Tensor, mode: Mode = "bicubic") -> T
     return turned
 
 
-def warp(images: Tensor, degrees: float | Tensor, factors: float | Tensor, offsets: Tensor) -> Tensor:
-    """Turn and scale each image about its centre and move its pixels, reading it once: bicubic, zero outside.
+def warp(
+    images: Tensor, degrees: float | Tensor, factors: float | Tensor, offsets: Tensor, mode: Mode = "bicubic"
+) -> Tensor:
+    """Turn and scale each image about its centre and move its pixels, reading it once; zero outside.
 
     The same in steps would read what was read between pixels before, and blur it each time. Nothing is averaged where
     an image shrinks, so factors far below 1 alias; `scale` is for these.
@@ -54,17 +56,19 @@ def warp(images: Tensor, degrees: float | Tensor, factors: float | Tensor, offse
         degrees: as in `rotate`.
         factors: as in `scale`.
         offsets: how far from there, in pixels down and to the right, each pixel of the result is read.
+        mode: as in `rotate`.
 
     Shapes:
         images `(b, c, y, x)`, degrees and factors `()` or `(b,)`, offsets `(b, 2, y, x)`; returns `(b, c, y, x)`.
     """
     _check_images(images)
+    _check_mode(mode)
     angles, sizes = _per_image(images, degrees, "degrees"), _positive(images, factors)
     wanted = (len(images), 2, *images.shape[-2:])
     if offsets.shape != wanted:
         raise ValueError(f"offsets must be (b, 2, y, x), here {wanted}, got {tuple(offsets.shape)}")
     y, x = _turned_places(angles, *images.shape[-2:], stretch=1 / sizes)
-    return _sample(images, y + offsets[:, 0], x + offsets[:, 1], "bicubic")
+    return _sample(images, y + offsets[:, 0], x + offsets[:, 1], mode)
 
 
 def _turned_places(angles: Tensor, height: int, width: int, stretch: float | Tensor = 1.0) -> tuple[Tensor, Tensor]:
@@ -82,18 +86,22 @@ def _sample(images: Tensor, y: Tensor, x: Tensor, mode: Mode) -> Tensor:
     Not `F.grid_sample`: its cubic kernel has a = -0.75, which ripples on a plain slope, where a = -0.5
     is exact; turning a smooth image there and back leaves an eighth of the error.
     """
-    kernel, reach = (_cubic, 2) if mode == "bicubic" else (_hat, 1)
     height, width = images.shape[-2:]
-    # Places further out than `reach` read nothing but zeros, so they may as well be at that distance.
-    rim = 2 * reach
-    padded = F.pad(images, [rim] * 4).flatten(2)
-    stride = width + 2 * rim
-    first_row, first_column = y.floor() + 1 - reach, x.floor() + 1 - reach
+    if mode == "spline":
+        kernel, taps, rim = bspline, 4, SPLINE_RIM
+        padded = _spline_coefficients(F.pad(images, [rim] * 4))
+    else:
+        kernel, taps = (_cubic, 4) if mode == "bicubic" else (_hat, 2)
+        rim = taps  # places further out read nothing but zeros, so they may as well be at that distance
+        padded = F.pad(images, [rim] * 4)
+    padded, stride = padded.flatten(2), width + 2 * rim
+    first_row, first_column = y.floor() + 1 - taps // 2, x.floor() + 1 - taps // 2
     row_weights, column_weights = (
-        [kernel(step - offset) for step in range(rim)]
+        [kernel(step - offset) for step in range(taps)]
         for offset in ((y - first_row).to(images)[:, None], (x - first_column).to(images)[:, None])
     )
-    corner = (first_row.clamp(-rim, height) + rim) * stride + first_column.clamp(-rim, width) + rim
+    last_row, last_column = height + rim - taps, width + rim - taps
+    corner = (first_row.clamp(-rim, last_row) + rim) * stride + first_column.clamp(-rim, last_column) + rim
     index = corner.long().flatten(1)[:, None].expand(-1, images.shape[1], -1)
     result = torch.zeros_like(images)
     for row, row_weight in enumerate(row_weights):
@@ -103,6 +111,16 @@ def _sample(images: Tensor, y: Tensor, x: Tensor, mode: Mode) -> Tensor:
             line = line.addcmul(shifted.gather(2, index).view_as(images), column_weight)
         result = result.addcmul(line, row_weight)
     return result
+
+
+def _spline_coefficients(images: Tensor) -> Tensor:
+    """Coefficients of the cubic B-spline through an image's pixels: 1, 4 and 1 sixths of three make up a pixel."""
+    for axis in (-2, -1):
+        n = images.shape[axis]
+        lines = torch.ones(n, dtype=torch.float64, device=images.device)
+        through = torch.diag(lines * 4 / 6) + torch.diag(lines[1:] / 6, 1) + torch.diag(lines[1:] / 6, -1)
+        images = (images.movedim(axis, -1) @ through.inverse().to(images)).movedim(-1, axis)
+    return images
 
 
 def scale(images: Tensor, factors: float | Tensor) -> Tensor:
@@ -152,6 +170,17 @@ def _cubic(t: Tensor, a: float = -0.5) -> Tensor:
 def _hat(t: Tensor) -> Tensor:
     """The kernel of linear interpolation, nonzero on (-1, 1)."""
     return (1 - t.abs()).clamp(min=0)
+
+
+def bspline(t: Tensor) -> Tensor:
+    """The cubic B-spline, nonzero on (-2, 2)."""
+    t = t.abs()
+    return (2 - t).clamp(min=0) ** 3 / 6 - (1 - t).clamp(min=0) ** 3 * 4 / 6
+
+
+def _check_mode(mode: str) -> None:
+    if mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
 
 
 def _check_images(images: Tensor) -> None:

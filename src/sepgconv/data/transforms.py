@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from .resample import MODES, Mode, rotate, scale, warp
+from .resample import MODES, Mode, bspline, rotate, scale, warp
 
 __all__ = [
     "Compose",
@@ -46,7 +46,7 @@ class RandomRotation:
     Args:
         low: the least angle; positive is counter-clockwise.
         high: the bound above; 0 to 360 covers all orientations evenly.
-        mode: `"bicubic"` or `"bilinear"`.
+        mode: `"bicubic"`, `"bilinear"` or `"spline"`.
     """
 
     low: float = 0.0
@@ -87,22 +87,26 @@ class RandomScale:
 
 @dataclass(frozen=True)
 class RandomWarp:
-    """Turn, scale and bend each image, all at once, so that it is read only once between its pixels.
+    """Turn, scale, stretch and bend each image, all at once, so that it is read only once between its pixels.
 
     Bending moves points of a coarse lattice at random and everything between them smoothly: an elastic deformation,
-    as of another hand's digits or another sample's tissue.
+    as of another hand's digits or another sample's tissue. Images are read with splines, which blur least, and keep
+    their range of values, so that they look like images that were not changed.
 
     Args:
         elastic: deviation of the displacements, in pixels.
         rotate: whether to turn images by any angle as well.
         scale: scale them by a factor between this and its inverse as well; 1 is no change.
         spacing: pixels between points of the lattice.
+        stretch: lengthen images along a random direction and shorten them across it, too, by up to this part of their
+            size; with a turn that is a slant.
     """
 
     elastic: float
     rotate: bool = False
     scale: float = 1.0
     spacing: float = 7.0
+    stretch: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.elastic < float("inf"):
@@ -111,6 +115,8 @@ class RandomWarp:
             raise ValueError(f"scale must lie in (0, 1], got {self.scale!r}")
         if not 1 <= self.spacing < float("inf"):
             raise ValueError(f"spacing must be one pixel at least, got {self.spacing!r}")
+        if not 0 <= self.stretch < 1:
+            raise ValueError(f"stretch must lie in [0, 1), got {self.stretch!r}")
 
     def __call__(self, images: Tensor, generator: Generator) -> Tensor:
         """The changed batch."""
@@ -122,13 +128,28 @@ class RandomWarp:
         lattice = torch.randn(b, 2, *points, generator=generator, device=generator.device, dtype=torch.float64)
         for axis, n in enumerate(size, 2):
             lattice = (lattice.movedim(axis, -1) @ self._between(n, lattice.shape[axis]).to(lattice)).movedim(-1, axis)
-        return warp(images, angles, factors, (self.elastic * lattice).to(images.device))
+        offsets = (self.elastic * lattice).to(images.device)
+        if self.stretch:
+            offsets = offsets + self._stretched(images, generator)
+        low, high = (f(images, dim=(1, 2, 3), keepdim=True) for f in (torch.amin, torch.amax))
+        return warp(images, angles, factors, offsets, "spline").clamp(low, high)
+
+    def _stretched(self, images: Tensor, generator: Generator) -> Tensor:
+        """Displacements τ·F·x, where F mirrors the plane at a random line.
+
+        A mirror times a turn is a mirror, so with or without a turn R the map R + τF stretches by 1 + τ along
+        some direction and by 1 - τ across it.
+        """
+        size = _uniform(images, generator, 0, self.stretch)
+        angle = _uniform(images, generator, 0, 2 * math.pi)
+        cos, sin = ((size * f(angle))[:, None, None] for f in (torch.cos, torch.sin))
+        y, x = (torch.arange(n, dtype=size.dtype, device=size.device) - (n - 1) / 2 for n in images.shape[-2:])
+        return torch.stack([sin * x - cos * y[:, None], cos * x + sin * y[:, None]], 1)
 
     def _between(self, n: int, points: int) -> Tensor:
         """The matrix `(points, n)` of a cubic B-spline from the lattice to pixels, of variance 1 in the mean."""
         middle = (torch.arange(n, dtype=torch.float64) - (n - 1) / 2) / self.spacing
-        t = (middle - (torch.arange(points, dtype=torch.float64) - (points - 1) / 2)[:, None]).abs()
-        weights = (2 - t).clamp(min=0) ** 3 / 6 - (1 - t).clamp(min=0) ** 3 * 4 / 6
+        weights = bspline(middle - (torch.arange(points, dtype=torch.float64) - (points - 1) / 2)[:, None])
         return weights / weights.square().sum(0).mean().sqrt()
 
 

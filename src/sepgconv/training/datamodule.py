@@ -49,6 +49,7 @@ class Augment:
         shift: move by up to this many pixels.
         flip: whether to mirror half of the images.
         elastic: bend images, moving their parts by about so many pixels. They are turned and scaled in the same step.
+        stretch: lengthen images along a random direction and shorten them across it, by up to this part of their size.
     """
 
     rotate: bool = False
@@ -56,20 +57,23 @@ class Augment:
     shift: int = 0
     flip: bool = False
     elastic: float = 0.0
+    stretch: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.scale <= 1:
             raise ValueError(f"augment.scale must lie in (0, 1], got {self.scale!r}")
         if not 0 <= self.elastic < float("inf"):
             raise ValueError(f"augment.elastic must be a number of pixels, not negative, got {self.elastic!r}")
+        if not 0 <= self.stretch < 1:
+            raise ValueError(f"augment.stretch must lie in [0, 1), got {self.stretch!r}")
 
     def build(self) -> Transform | None:
         """One transform, or None if nothing changes."""
         chosen: list[Transform] = []
         if self.flip:
             chosen.append(HorizontalFlip())
-        if self.elastic:
-            chosen.append(RandomWarp(self.elastic, self.rotate, self.scale))
+        if self.elastic or self.stretch:
+            chosen.append(RandomWarp(self.elastic, self.rotate, self.scale, stretch=self.stretch))
         else:
             if self.scale != 1:
                 chosen.append(RandomScale(self.scale, 1 / self.scale))
