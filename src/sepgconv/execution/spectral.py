@@ -2,7 +2,8 @@
 
 On images of n×n pixels a kernel of 7×7 taps takes 49·n² products of channels with channels. Its spectrum takes n²/2
 complex ones, a twelfth of the multiply-adds, and the transforms cost as much again. Sums are short, so that results
-round less than those of a convolution tap by tap. All operations are torch's own.
+round less than those of a convolution tap by tap. All operations are torch's own, but for compiled transforms where
+these are to be had.
 """
 
 import math
@@ -13,13 +14,16 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from sepgconv.execution.native import ORDINARY, in_transform
+from sepgconv.execution.native import ORDINARY, applies, image_spectra, in_transform, spectra_images
 
 IMAGES, KERNELS = 1 << 23, 1 << 22
 """Numbers in the spectra of images and of kernels that are held at a time; other images and frequencies come later."""
 DIRECT, PRODUCTS, TABLE, FILL, TRANSFORM = 0.0175, 0.13, 0.04, 1.0, 5.0
 """Nanoseconds: of a multiply-add tap by tap, of a complex one, of one in the table of waves, of writing a number of a
 kernel's spectrum, of transforming a pixel there or back. On one AVX-512 core; only their ratios matter."""
+COMPILED, PER_POINT, CHANNELS, LONGEST = 1.5, 0.018, 16, 192
+"""Of compiled transforms: nanoseconds a pixel, and more for every point of a line; how many channels they take at a
+time; how many points a line may have before torch's own are faster. Fitted to an AVX2 core, in the same unit."""
 
 
 def pays(rows: Tensor, weight: Float[Tensor, "out k in"], padding: int) -> bool:
@@ -35,7 +39,11 @@ def pays(rows: Tensor, weight: Float[Tensor, "out k in"], padding: int) -> bool:
     results, periods = extents(size, math.isqrt(taps), padding)
     direct = DIRECT * images * math.prod(results) * taps * ins * outs
     mixing = periods[0] * (periods[1] // 2 + 1) * ins * outs * (PRODUCTS * images + TABLE * taps + FILL)
-    return mixing + TRANSFORM * math.prod(periods) * images * (ins + outs) < direct
+    channels, transform = ins + outs, TRANSFORM
+    if max(periods) <= LONGEST and applies(rows):
+        channels = sum(math.ceil(c / CHANNELS) * CHANNELS for c in (ins, outs))
+        transform = COMPILED + PER_POINT * max(periods)
+    return mixing + transform * math.prod(periods) * images * channels < direct
 
 
 def convolve(rows: Float[Tensor, "b y x in"], weight: Float[Tensor, "out k in"], padding: int) -> Tensor:
@@ -72,6 +80,7 @@ class Waves:
     def __init__(self, size: tuple[int, int], side: int, padding: int, dtype: torch.dtype) -> None:
         self.size, (self.out, self.periods) = size, extents(size, side, padding)
         self.half = self.periods[1] // 2 + 1  # the others are their conjugates
+        self.short = max(self.periods) <= LONGEST
         taps, down, across = (torch.arange(n, dtype=torch.float64, device="cpu") for n in (side, *self.periods))
         down, across = (torch.outer(line / len(line), taps - padding) for line in (down, across))
         phases = 2 * math.pi * (down[:, None, :, None] + across[None, : self.half, None, :]).flatten(0, 1).flatten(1)
@@ -80,13 +89,18 @@ class Waves:
         counts[:, [0, -1]] = 1
         self.counts = counts.flatten() / math.prod(self.periods)
 
-    def spectra(self, rows: Float[Tensor, "b y x c"]) -> Complex[Tensor, "f b c"]:
-        """Of images."""
-        found = torch.fft.rfft2(rows, s=self.periods, dim=(1, 2))
-        return found.permute(1, 2, 0, 3).reshape(-1, len(rows), rows.shape[-1])
+    def spectra(self, rows: Float[Tensor, "b y x c"], *, conjugate: bool = False) -> Complex[Tensor, "f b c"]:
+        """Of images, or their conjugates: it is nothing to make them so, and a copy to turn them into it."""
+        if self.short and applies(rows):
+            return image_spectra(rows, self.periods, conjugate=conjugate)
+        found = torch.fft.rfft2(rows, s=self.periods, dim=(1, 2)).permute(1, 2, 0, 3)
+        found = found.reshape(-1, len(rows), rows.shape[-1])
+        return found.conj() if conjugate else found
 
     def images(self, spectra: Complex[Tensor, "f b c"], size: Sequence[int]) -> Float[Tensor, "b y x c"]:
         """The first pixels of what has these spectra."""
+        if self.short and applies() and spectra.dtype == torch.complex64:
+            return spectra_images(spectra, self.periods, size)
         planes = spectra.permute(1, 2, 0).contiguous().unflatten(2, (self.periods[0], self.half))
         found = torch.fft.irfft2(planes, s=self.periods)[..., : size[0], : size[1]]
         return found.movedim(1, -1).contiguous()
@@ -96,10 +110,12 @@ class Waves:
         count = max(KERNELS // (weight.shape[0] * weight.shape[2]), 1)
         return (slice(start, start + count) for start in range(0, len(self.cosines), count))
 
-    def kernel_spectrum(self, weight: Float[Tensor, "out k in"], at: slice) -> Complex[Tensor, "f in out"]:
+    def kernel_spectrum(
+        self, weight: Float[Tensor, "out k in"], at: slice, *, conjugate: bool = True
+    ) -> Complex[Tensor, "f in out"]:
         """What the spectra of images are multiplied by: conjugate, since a convolution here is a correlation."""
-        taps = weight.permute(1, 2, 0).flatten(1)
-        found = torch.complex(self.cosines[at] @ taps, self.sines[at] @ taps)
+        taps, sines = weight.permute(1, 2, 0).flatten(1), self.sines[at]
+        found = torch.complex(self.cosines[at] @ taps, (sines if conjugate else -sines) @ taps)
         return found.unflatten(1, (weight.shape[2], weight.shape[0]))
 
     def kernel(self, spectrum: Complex[Tensor, "f in out"], at: slice) -> Float[Tensor, "out k in"]:
@@ -152,14 +168,14 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:
     """The gradients, empty where none is needed."""
     slopes = of.spectra(grad)
-    spectra = of.spectra(rows) if needs_weight else slopes
+    spectra = of.spectra(rows, conjugate=True) if needs_weight else slopes
     result = slopes.new_empty(*slopes.shape[:2], rows.shape[-1]) if needs_rows else slopes
     of_weight = torch.zeros_like(weight) if needs_weight else weight.new_empty(0)
     for at in of.blocks(weight):
         if needs_rows:
-            torch.bmm(slopes[at], of.kernel_spectrum(weight, at).mH, out=result[at])
+            torch.bmm(slopes[at], of.kernel_spectrum(weight.transpose(0, 2), at, conjugate=False), out=result[at])
         if needs_weight:
-            of_weight += of.kernel(spectra[at].mH @ slopes[at], at)
+            of_weight += of.kernel(spectra[at].mT @ slopes[at], at)
     return of.images(result, of.size) if needs_rows else rows.new_empty(0), of_weight
 
 

@@ -23,6 +23,8 @@ int sepgconv_circular_product(const sepgconv_circular *, int);
 int sepgconv_circular_gradients(const sepgconv_circular *, int);
 int sepgconv_banded_product(const sepgconv_band *, int);
 int sepgconv_banded_gradients(const sepgconv_band *, int);
+int sepgconv_spectra(const sepgconv_plane *, int);
+int sepgconv_spectra_back(const sepgconv_plane *, int);
 int sepgconv_same(const void *const *, const void *const *, const int64_t *, int64_t);
 
 static const double UNIT = 1. / (1 << 24);
@@ -33,6 +35,9 @@ static int64_t draw(int64_t below) { /* xorshift */
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
     return (int64_t)(state % (uint64_t)below);
 }
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static float *numbers(int64_t count) {
     float *p = malloc((size_t)(count ? count : 1) * sizeof(float));
@@ -268,6 +273,20 @@ static void banded(int threads) {
             ey[o] += v * t, sy[o] += fabs(v * t), ex[at] += d * t, sx[at] += fabs(d * t);
             ew[k * a.out + c] += v * d, sw[k * a.out + c] += fabs(v * d);
         }
+    if (a.neighbours == 1 && n % 2 == 0) { /* by pairs: products of sums, which round as what all of a pair might be */
+        memset(sy, 0, (size_t)outs * sizeof(double)), memset(sx, 0, (size_t)ins * sizeof(double));
+        memset(sw, 0, (size_t)size * sizeof(double));
+        for (int64_t k = 0; k < a.rows * n * a.in * a.out; k++) {
+            int64_t r = k / (a.in * a.out) / n, s = k / (a.in * a.out) % n, i = k / a.out % a.in, c = k % a.out;
+            double v = 0, t = 0, d = 0, of = 0;
+            for (int64_t e = most(s / 2 * 2 - 1, 0); e < least(s / 2 * 2 + 3, n); e++)
+                v += fabs((double)x[(r * n + e) * a.in + i]), of += fabs((double)g[(r * n + e) * a.out + c]);
+            for (int64_t e = s / 2 * 2; e < s / 2 * 2 + 2; e++) d += fabs((double)g[(r * n + e) * a.out + c]) / 2;
+            for (int64_t e = 0; e < 3; e++) t += fabs((double)w[e * a.weight_tap + i * a.weight_in + c * a.weight_out]);
+            sy[(r * n + s) * a.out + c] += v * t, sx[(r * n + s) * a.in + i] += of * t;
+            for (int64_t e = 0; e < 3; e++) sw[(e * a.in + i) * a.out + c] += v * d;
+        }
+    }
     a.x = x, a.weight = w, a.y = y;
     wrong += sepgconv_banded_product(&a, threads);
     a.y = draw(4) ? dx : NULL, a.grad = g, a.grad_weight = draw(4) ? dw : NULL;
@@ -276,6 +295,37 @@ static void banded(int threads) {
     if (a.y) compare("banded_gradients for x", dx, ex, sx, ins, (double)(taps * a.out));
     if (a.grad_weight) compare("banded_gradients for the matrices", dw, ew, sw, size, (double)(a.rows * n));
     free(x), free(g), free(w), free(y), free(dx), free(dw), free(ey), free(sy), free(ex), free(sx), free(ew), free(sw);
+}
+
+static void plane(int threads) {
+    sepgconv_plane a = {.batch = draw(4), .channels = 1 + draw(40), .y = 1 + draw(9), .x = 1 + draw(9)};
+    a.period_y = a.y + a.y % 2 + 2 * draw(4), a.period_x = a.x + a.x % 2 + 2 * draw(4), a.conjugate = draw(2);
+    int64_t wide = a.period_x / 2 + 1, many = a.batch * a.channels, pixels = a.y * a.x, waves = a.period_y * wide;
+    float *x = numbers(many * pixels), *y = numbers(many * pixels), *s = numbers(2 * many * waves);
+    float *t = numbers(2 * many * waves);
+    double *es = zeros(2 * many * waves), *ss = zeros(2 * many * waves), *ey = zeros(many * pixels);
+    double *sy = zeros(many * pixels);
+    for (int64_t f = 0; f < waves; f++)
+        for (int64_t p = 0; p < pixels; p++) {
+            double turns = (double)(f / wide * (p / a.x)) / (double)a.period_y;
+            turns += (double)(f % wide * (p % a.x)) / (double)a.period_x;
+            double c = cos(2 * M_PI * turns), d = sin(2 * M_PI * turns);
+            double weight = (f % wide && f % wide < wide - 1 ? 2. : 1.) / (double)(a.period_y * a.period_x);
+            for (int64_t k = 0; k < many; k++) {
+                int64_t at = (k / a.channels * pixels + p) * a.channels + k % a.channels, to = 2 * (f * many + k);
+                es[to] += x[at] * c, es[to + 1] += (a.conjugate ? d : -d) * x[at];
+                ss[to] += fabs((double)x[at]), ss[to + 1] += fabs((double)x[at]);
+                ey[at] += weight * (s[to] * c - s[to + 1] * d);
+                sy[at] += weight * (fabs((double)s[to]) + fabs((double)s[to + 1]));
+            }
+        }
+    a.image = x, a.spectrum = t;
+    wrong += sepgconv_spectra(&a, threads);
+    compare("spectra", t, es, ss, 2 * many * waves, (double)(a.y + a.x));
+    a.spectrum = s, a.pixels = y;
+    wrong += sepgconv_spectra_back(&a, threads);
+    compare("spectra_back", y, ey, sy, many * pixels, (double)(a.period_y + a.period_x));
+    free(x), free(y), free(s), free(t), free(es), free(ss), free(ey), free(sy);
 }
 
 static void same(void) {
@@ -298,7 +348,7 @@ int main(int count, char **arguments) {
         }
         for (int r = 0; r < rounds; r++) {
             convolution(1 + r % 3), norm(1 + r % 3), pool(1 + r % 3);
-            circular(1 + r % 3), banded(1 + r % 3), same();
+            circular(1 + r % 3), banded(1 + r % 3), plane(1 + r % 3), same();
         }
         printf("%s: %d results compared, %d wrong\n", builds[n], tried, wrong);
     }

@@ -11,6 +11,7 @@ from sepgconv.execution.native._guard import ORDINARY, applies, in_transform
 from sepgconv.execution.native._library import Status, status
 from sepgconv.execution.native._norm import batch_norm, recipe
 from sepgconv.execution.native._pool import max_pool
+from sepgconv.execution.native._spectra import image_spectra, spectra_images
 
 __all__ = [
     "MIRRORED",
@@ -23,8 +24,10 @@ __all__ = [
     "circular_product",
     "depthwise",
     "followed",
+    "image_spectra",
     "in_transform",
     "max_pool",
     "recipe",
+    "spectra_images",
     "status",
 ]

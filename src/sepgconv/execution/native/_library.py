@@ -112,6 +112,8 @@ def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
         "circular_gradients",
         "banded_product",
         "banded_gradients",
+        "spectra",
+        "spectra_back",
     ):
         getattr(found, f"sepgconv_{name}").argtypes = [pointer, integer]
     return found

@@ -20,12 +20,14 @@
     int circular_##suffix(const sepgconv_circular *, int); \
     int circular_backward_##suffix(const sepgconv_circular *, int); \
     int banded_##suffix(const sepgconv_band *, int); \
-    int banded_backward_##suffix(const sepgconv_band *, int);
+    int banded_backward_##suffix(const sepgconv_band *, int); \
+    int spectra_##suffix(const sepgconv_plane *, int); \
+    int spectra_back_##suffix(const sepgconv_plane *, int);
 #define BUILD(suffix) \
     {#suffix, depthwise_forward_##suffix, depthwise_weight_##suffix, \
      norm_statistics_##suffix, norm_result_##suffix, norm_backward_##suffix, \
      pool_result_##suffix, pool_backward_##suffix, circular_##suffix, circular_backward_##suffix, \
-     banded_##suffix, banded_backward_##suffix}
+     banded_##suffix, banded_backward_##suffix, spectra_##suffix, spectra_back_##suffix}
 
 DECLARE(base)
 #ifdef X86
@@ -96,6 +98,8 @@ PUBLIC int sepgconv_circular_gradients(const sepgconv_circular *a, int threads) 
 }
 PUBLIC int sepgconv_banded_product(const sepgconv_band *a, int threads) { return build()->banded(a, threads); }
 PUBLIC int sepgconv_banded_gradients(const sepgconv_band *a, int threads) { return build()->banded_backward(a, threads); }
+PUBLIC int sepgconv_spectra(const sepgconv_plane *a, int threads) { return build()->spectra(a, threads); }
+PUBLIC int sepgconv_spectra_back(const sepgconv_plane *a, int threads) { return build()->spectra_back(a, threads); }
 
 /* The gradient for x at the pixels of one phase is a convolution with stride 1 of the result's gradient with those taps
    that reach them, turned round: x = s·u + r meets the taps q + s·m with q = (r + pad) mod s at the results u + e − m,

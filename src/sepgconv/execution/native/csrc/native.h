@@ -82,6 +82,17 @@ typedef struct {
 
 typedef int sepgconv_band_step(const sepgconv_band *, int threads);
 
+/* The spectra (frequency, b, c) of images (b, y, x, c), complex numbers side by side: frequencies are all period_y down
+   times half of period_x and one across, both even and no less than y and x, beyond which images are zero. Of
+   `conjugate` spectra the imaginary part is negative. Back, from `spectrum` to `pixels`, only the first y by x count. */
+typedef struct {
+    const float *image;
+    float *spectrum, *pixels;
+    int64_t batch, channels, y, x, period_y, period_x, conjugate;
+} sepgconv_plane;
+
+typedef int sepgconv_plane_step(const sepgconv_plane *, int threads);
+
 /* One build of the operations. */
 typedef struct {
     const char *name;
@@ -91,6 +102,7 @@ typedef struct {
     sepgconv_pool_step *pool_result, *pool_backward;
     sepgconv_circular_step *circular, *circular_backward;
     sepgconv_band_step *banded, *banded_backward;
+    sepgconv_plane_step *spectra, *spectra_back;
 } sepgconv_build;
 
 #endif
