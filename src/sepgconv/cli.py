@@ -15,6 +15,7 @@ sepgconv: separable group convolutions, from a recipe to a trained network
   sepgconv test --config RECIPE.yaml        evaluate a checkpoint on the test set
   sepgconv predict --ckpt FILE IMAGE...     classify image files, folders of them
   sepgconv audit --ckpt FILE --images DIR   how much turns, mirrors, scales and shifts change the answers
+  sepgconv combine --ckpt FILE FILE...      one ensemble out of the networks of several runs
   sepgconv export --ckpt FILE --output F    an ONNX, pt2 or safetensors file that needs no sepgconv
   sepgconv recipes list | copy              the recipes that come with the package
   sepgconv bench                            time and memory on several groups, against the plain CNN
@@ -75,6 +76,7 @@ MODULES = {
     "audit": "sepgconv.audit.command",
     "demo": "sepgconv.demo",
     "bench": "sepgconv.bench.command",
+    "combine": "sepgconv.training.combine",
     "data": "sepgconv.data.command",
     "export": "sepgconv.deploy.command",
     "info": "sepgconv.info",

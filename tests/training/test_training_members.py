@@ -1,6 +1,7 @@
 """Ensembles: members that are fitted by themselves and answer with their mean, from a recipe to an exported file."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,3 +117,48 @@ def test_a_checkpoint_with_too_many_members_is_refused(settings):
     plain = dict(Classifier(TWO, GRID).hparams)
     with pytest.raises(ValueError, match="members"):
         Classifier.from_config({**plain, "network": {**plain["network"], **settings}})
+
+
+def runs(tmp_path, *overrides: str) -> list[Path]:
+    """Weights of as many runs as there are overrides, each with its own."""
+    for number, override in enumerate(overrides):
+        assert cli.main(["fit", *RECIPE, override, f"--output={tmp_path / str(number)}"]) == 0
+    return [tmp_path / str(number) / "checkpoints/best.safetensors" for number in range(len(overrides))]
+
+
+def test_networks_of_several_runs_make_an_ensemble(tmp_path, capsys, caplog):
+    paths = runs(tmp_path, "--seed_everything=0", "--seed_everything=1")
+    pair, three = tmp_path / "pair.safetensors", tmp_path / "three.safetensors"
+    arguments = ["combine", "--ckpt", *map(str, paths), "--output", str(pair)]
+    assert cli.main(arguments) == 0
+    assert "an ensemble of 2 networks" in capsys.readouterr().out
+    assert cli.main(["combine", "--ckpt", str(paths[1]), str(pair), "--output", str(three)]) == 0
+    one, two = (load_trained(path).model(batch()[0]) for path in paths)
+    assert (one - two).abs().max() > 1e-2
+    assert_close(load_trained(pair).model(batch()[0]), (one + two) / 2)
+    assert_close(load_trained(three).model(batch()[0]), (two + one + two) / 3)
+    config = ["--config", str(tmp_path / "0/config.yaml"), "--model.network.members=2"]
+    assert cli.main(["test", *config, f"--ckpt_path={pair}"]) == 0
+    assert "test/error" in caplog.text
+    assert cli.main(["export", "--ckpt", str(pair), "--output", str(tmp_path / "pair.onnx")]) == 0
+
+
+def test_networks_that_are_not_alike_are_refused(tmp_path, capsys):
+    paths = runs(tmp_path, "--seed_everything=0", "--model.network.width=0.12")
+    output = tmp_path / "both.safetensors"
+
+    def refused(*arguments: str | Path) -> str:
+        capsys.readouterr()
+        assert cli.main(["combine", "--ckpt", *map(str, arguments)]) == 1
+        assert not output.exists()
+        return capsys.readouterr().err
+
+    assert "does not go with" in (said := refused(*paths, "--output", output))
+    assert "network.width was 0.1, is 0.12" in said
+    assert "takes two networks at least, got 1" in refused(paths[0], "--output", output)
+    assert "must end in .safetensors, got" in refused(paths[0], paths[0], "--output", tmp_path / "both.ckpt")
+    assert "there is no checkpoint at" in refused(paths[0], tmp_path / "none.ckpt", "--output", output)
+    output.write_bytes(b"something")
+    damaged = tmp_path / "damaged.safetensors"
+    output.rename(damaged)
+    assert "is not a whole checkpoint" in refused(paths[0], damaged, "--output", output)
