@@ -9,7 +9,7 @@ from sepgconv.reproduce.claims import judge_by_seeds, verdicts
 from sepgconv.reproduce.intervals import REFUTED, SUPPORTED, UNDECIDED, UNFINISHED, Interval, paired
 from sepgconv.reproduce.store import Store
 from sepgconv.reproduce.summary import Summary, summarise
-from sepgconv.reproduce.tables import page
+from sepgconv.reproduce.tables import conditions, page
 
 SEPARABLE = [1.50, 1.60, 1.40, 1.55, 1.45]
 NONSEPARABLE = [1.80, 1.85, 1.75, 1.80, 1.80]
@@ -27,6 +27,14 @@ def summary(tmp_path, separable: list[float], nonseparable: list[float], images:
             result |= {"arrays": {"course": {"train/error": [50.0, 3.0, 2.0, 1.0, 0.75, 0.5, 0.25 + 0.01 * run.seed]}}}
             store.write(run, {**result, "rows": [{"axes": {}, "metrics": {"test_error": errors[run.seed]}}]})
     return summarise(find("resolution"), "long", store)
+
+
+def test_every_machine_that_made_a_run_is_named_once(tmp_path) -> None:
+    found = summary(tmp_path, SEPARABLE, NONSEPARABLE)
+    found.results[3]["hardware"] = {"gpus": [], "threads": 2, "cpu": "another"}
+    found.results[5]["hardware"] = {"gpus": ["a GPU"], "threads": 2, "cpu": "another"}
+    said = conditions(find("resolution"), found)
+    assert said.endswith("on 1 thread of made up and 2 threads of another and a GPU.")
 
 
 def test_an_interval_is_students() -> None:

@@ -76,6 +76,26 @@ def test_limit_keeps_the_classes_in_proportion():
     assert split.labels.bincount().tolist() == [10] * 10
 
 
+def test_a_last_run_may_train_on_the_validation_images_too():
+    data = Images(batch_size=10, train_on_valid=True)
+    split = data.train_dataloader().split
+    digits = data.data
+    assert len(split) == len(digits.train) + len(digits.valid)
+    both = torch.cat([digits.train.images, digits.valid.images]), torch.cat([digits.train.labels, digits.valid.labels])
+    assert torch.equal(split.pixels(slice(None)), both[0])
+    assert torch.equal(split.labels, both[1])
+    assert data.class_counts.sum() == len(split)
+    assert data.normaliser.mean == Images().normaliser.mean  # networks with and without them make an ensemble
+    assert len(data.val_dataloader().split) == len(digits.valid)
+
+
+def test_weights_are_not_chosen_by_images_that_were_trained_on(tiny):
+    trainer, classifier, _ = tiny()
+    message = r"data.train_on_valid leaves no images to choose weights by, but checkpoint.monitor is 'val/error'"
+    with pytest.raises(ValueError, match=message):
+        fit(trainer, classifier, Images(batch_size=16, train_on_valid=True))
+
+
 def test_turned_copies_are_the_same_every_time():
     split = Images().data.test.take(torch.arange(20))
     assert torch.equal(turned(split).images, turned(split).images)

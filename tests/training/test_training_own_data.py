@@ -46,6 +46,14 @@ def test_a_folder_is_all_that_fit_needs_and_predict_knows_its_classes(own, tmp_p
     assert cli.main(["test", f"--config={output}/config.yaml", "--trainer.enable_progress_bar=false"]) == 0
 
 
+def test_the_last_run_on_a_folder_may_see_its_validation_images(own):
+    data, folder = Images(folder=str(own), batch_size=4, train_on_valid=True), Images(folder=str(own)).data
+    split = data.train_dataloader().split
+    assert len(split) == len(folder.train) + len(folder.valid)
+    assert torch.equal(split.pixels(slice(len(folder.train), None)), folder.valid.pixels(slice(None)))
+    assert torch.equal(split.labels[len(folder.train) :], folder.valid.labels)
+
+
 def test_a_run_does_not_go_on_with_other_images(own, tmp_path, capsys):
     arguments = ["fit", f"--data.folder={own}", "--config=folder/se2_separable_cpu", *TINY, f"--output={tmp_path}/run"]
     assert cli.main(arguments) == 0

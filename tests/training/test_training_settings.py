@@ -35,6 +35,7 @@ def unfinished(tmp_path_factory) -> Path:
         (["--model.network.dropout=0.5"], ["model.network.dropout was 1.0, is 0.5"]),
         (["--seed_everything=3"], ["model.seed was 0, is 3", "data.seed was 0, is 3"]),
         (["--data.augment.shift=2"], ["data.augment.shift was 0, is 2"]),
+        (["--data.train_on_valid=true", "--checkpoint.monitor=last"], ["data.train_on_valid was False, is True"]),
         (["--trainer.precision=bf16-mixed"], ["trainer.precision was '32-true', is 'bf16-mixed'"]),
         (["--trainer.accumulate_grad_batches=2"], ["trainer.accumulate_grad_batches was 1, is 2"]),
         (["--trainer.gradient_clip_val=1"], ["trainer.gradient_clip_val was None, is 1"]),

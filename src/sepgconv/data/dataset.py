@@ -53,7 +53,7 @@ class Split:
 
 
 def join(*splits: Split) -> Split:
-    """Several splits as one, in order: `join(data.train, data.valid)` for a last run on all of it."""
+    """Several splits as one, in order."""
     return Split(torch.cat([s.images for s in splits]), torch.cat([s.labels for s in splits]))
 
 
@@ -124,6 +124,11 @@ class DataSet(Normalised[Split]):
     def splits(self) -> dict[str, Split]:
         """The three splits by name."""
         return {"train": self.train, "valid": self.valid, "test": self.test}
+
+    @property
+    def train_and_valid(self) -> Split:
+        """For a last run, when all choices are made."""
+        return join(self.train, self.valid)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,5 +1,7 @@
 """Markdown: an experiment's table, its claims, and the page of all of them."""
 
+from typing import Any
+
 from .claims import verdicts
 from .experiment import Experiment, Plain
 from .summary import Summary, published, published_for
@@ -119,12 +121,15 @@ def conditions(experiment: Experiment, summary: Summary) -> str:
     tested = f"{chosen['test']:,}" if chosen["test"] else "all"
     trained = f", {plural(first['epochs'], 'epoch')} of {images} images of {names}, {tested} for testing"
     width = "" if first["shrink"] == 1 else f", channels × {first['shrink']:g}"
-    hardware = summary.results[0]["hardware"]
-    device = (
-        hardware["gpus"][0] if hardware["gpus"] else f"{plural(hardware['threads'], 'thread')} of {hardware['cpu']}"
-    )
+    device = " and ".join(dict.fromkeys(_device(result["hardware"]) for result in summary.results))
     spent = f"{minutes:.1f} minutes of runs" if minutes >= 1 else f"{60 * minutes:.0f} seconds of runs"
     return f"{runs}{'' if first['measure'] == 'time' else trained}{width}; {spent} on {device}."
+
+
+def _device(hardware: dict[str, Any]) -> str:
+    if hardware["gpus"]:
+        return hardware["gpus"][0]
+    return f"{plural(hardware['threads'], 'thread')} of {hardware['cpu']}"
 
 
 def plural(count: int, noun: str) -> str:

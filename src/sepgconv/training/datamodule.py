@@ -120,6 +120,8 @@ class Images(LightningDataModule):
         batch_size: images in a training batch, over all processes; fewer for a folder of less than four batches.
         augment: random changes of the training images.
         limit: train on so many of the images only, with every class in proportion.
+        train_on_valid: whether to train on the validation images, too: a last run, when all choices are made. Their
+            errors are then of images that were seen, so weights cannot be chosen by them.
         rotate_test: whether to turn every test image by an angle of its own, the same in every run; volumes are turned
             by one of the 24 rotations of the cube.
         seed: of the order and the augmentations.
@@ -143,6 +145,7 @@ class Images(LightningDataModule):
         batch_size: int = 64,
         augment: Augment = Augment(),
         limit: int | None = None,
+        train_on_valid: bool = False,
         rotate_test: bool = False,
         seed: int = 0,
     ) -> None:
@@ -155,7 +158,7 @@ class Images(LightningDataModule):
             told = [f.name for f in fields(FolderOptions) if getattr(self.options, f.name) != f.default]
             raise ValueError(f"data.{told[0]} is about images of a folder: set data.folder, too")
         self.data_name = name if folder is None else str(folder)
-        self.limit, self.rotate_test, self.seed = limit, rotate_test, seed
+        self.limit, self.train_on_valid, self.rotate_test, self.seed = limit, train_on_valid, rotate_test, seed
         self._names = () if folder is not None else entry(name).class_names
         self._data: DataSet | Folder | None = None
         self._statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None
@@ -181,7 +184,7 @@ class Images(LightningDataModule):
             rank_zero_info(line)
         for line in folder.warnings:
             rank_zero_warn(line)
-        fitting = fitting_batch(self.batch_size, self.limit or len(folder.train))
+        fitting = fitting_batch(self.batch_size, self.limit or len(self._fitted(folder)))
         if fitting != self.batch_size:
             rank_zero_info(f"batch_size: {fitting} instead of {self.batch_size}, as there are few images")
             self.batch_size = fitting
@@ -222,8 +225,11 @@ class Images(LightningDataModule):
         """Reads the data in one process, which downloads or makes it if need be; the others then find it."""
         _ = self.data
 
+    def _fitted(self, data: DataSet | Folder) -> Split | StoredSplit:
+        return data.train_and_valid if self.train_on_valid else data.train
+
     def _training_split(self) -> Split | StoredSplit:
-        split = self.data.train
+        split = self._fitted(self.data)
         if self.limit is None:
             return split
         if not 1 <= self.limit <= len(split):
@@ -277,6 +283,7 @@ class Images(LightningDataModule):
             folder = cast(Folder, self.data)
             images = {"images": folder.digest, "framing": asdict(folder.framing)}
         chosen = {**images, "batch_size": self.batch_size, "limit": self.limit, "seed": self.seed}
+        chosen["train_on_valid"] = self.train_on_valid
         return {**chosen, "augment": asdict(self.augment), "rotate_test": self.rotate_test}
 
     def _evaluation(self, split: Split | StoredSplit) -> Batches:

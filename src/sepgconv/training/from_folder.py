@@ -36,7 +36,7 @@ def complete(recipe: Namespace) -> None:
     network.num_classes, network.in_channels, network.image_size = folder.classes, channels, size
     said = f"{folder.classes} classes, {channels} channels, {size}×{size} pixels"
     if recipe.trainer.max_epochs is None and recipe.trainer.max_steps == -1:
-        images = data.limit or len(folder.train)
+        images = data.limit or len(folder.train_and_valid if data.train_on_valid else folder.train)
         recipe.trainer.max_epochs = sensible_epochs(data.batch_size, images)
         said += f", {recipe.trainer.max_epochs} epochs of {images:,} images (--trainer.max_epochs)"
     rank_zero_info(f"the network is made for the folder: {said}")

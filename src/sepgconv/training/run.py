@@ -12,7 +12,7 @@ from sepgconv.provenance import environment
 
 from . import lock, preparation, settings, signals, storage
 from .best import best_weights
-from .checkpoints import Checkpoints
+from .checkpoints import LATEST, Checkpoints
 from .confusion import PICTURE, draw_confusion, figures
 from .datamodule import Images
 from .history import History, draw_curves
@@ -79,6 +79,11 @@ def _fit(
     checkpoints, history = _callback(trainer, Checkpoints), _callback(trainer, History)
     if not isinstance(data, Images):  # whose class names and statistics might not fit
         preparation.of_data(data, classifier.network)
+    if getattr(data, "train_on_valid", False) and checkpoints.monitor != LATEST:
+        raise ValueError(
+            f"data.train_on_valid leaves no images to choose weights by, but checkpoint.monitor is "
+            f"{checkpoints.monitor!r}: set it to {LATEST!r}"
+        )
     ours = settings.of_run(trainer, classifier, data)
     resume = origin(output, ckpt_path, ours, checkpoints, first=trainer.is_global_zero)
     if ckpt_path is not None and (output / RESULT).exists():

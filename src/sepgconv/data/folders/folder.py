@@ -108,6 +108,12 @@ class Folder(Normalised[StoredSplit]):
         return len(self.class_names)
 
     @property
+    def train_and_valid(self) -> StoredSplit:
+        """For a last run, when all choices are made; still on disk."""
+        rows = np.concatenate([self.train.rows, self.valid.rows])
+        return StoredSplit(self.train.stored, rows, torch.cat([self.train.labels, self.valid.labels]))
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of an image."""
         return self.framing.shape
