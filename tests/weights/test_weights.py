@@ -23,6 +23,17 @@ def shipped():
     return load_trained(weights.locate("mnist-rot-se2"))
 
 
+@pytest.fixture(scope="module")
+def same(shipped):
+    """The weights that ship, by the names they have in one network: `shipped` averages four that share them."""
+    return shipped.model.networks[0].state_dict()
+
+
+def config(**changes):
+    """As the recipe of what ships."""
+    return NetworkConfig(**{"width": 0.75, "kernel": KernelConfig(layers=1, cutoff=0.4), "antialias": True, **changes})
+
+
 def test_what_ships_is_small_has_a_card_and_no_images_of_others():
     for name, path in weights.shipped().items():
         assert path.stat().st_size <= LARGEST
@@ -51,23 +62,22 @@ def test_predict_works_without_a_checkpoint(tmp_path, monkeypatch, capsys):
     assert sum(a == str(b) for a, b in zip(said, test.labels[:5].tolist(), strict=True)) >= 4
 
 
-def test_a_last_layer_of_its_own(shipped):
+def test_a_last_layer_of_its_own(same):
     network = models.load("mnist-rot-se2", num_classes=4)
     assert network(torch.randn(2, 1, 28, 28)).shape == (2, 4)
-    same, ours = shipped.model.state_dict(), network.state_dict()
+    ours = network.state_dict()
     assert all(torch.equal(ours[key], same[key]) for key in ours if ours[key].shape == same[key].shape)
     assert [key for key in ours if ours[key].shape != same[key].shape] == ["19.weight", "19.bias"]
     assert models.load("mnist-rot-se2")(torch.randn(1, 1, 28, 28)).shape == (1, 10)
 
 
-def test_a_run_begins_with_trained_weights(shipped):
+def test_a_run_begins_with_trained_weights(same):
     """On larger images and other classes, too, since kernels are continuous."""
-    network = NetworkConfig(width=0.75, kernel=KernelConfig(layers=1), num_classes=4, image_size=48)
+    network = config(num_classes=4, image_size=48)
     begun = Classifier(network, GridConfig(), start="mnist-rot-se2").net.state_dict()
-    same = shipped.model.state_dict()
     assert [key for key in begun if not torch.equal(begun[key], same[key])] == ["19.weight", "19.bias"]
     with pytest.raises(ValueError, match=r"is of another network: .* weights do not fit"):
-        Classifier(NetworkConfig(width=0.5, kernel=KernelConfig(layers=1)), GridConfig(), start="mnist-rot-se2")
+        Classifier(config(width=0.5), GridConfig(), start="mnist-rot-se2")
     resumed = Classifier.from_config({**Classifier(network, GridConfig()).hparams, "start": "no longer there"})
     assert resumed.network == network
 
@@ -101,7 +111,7 @@ def server(tmp_path):
         running.shutdown()
 
 
-def test_weights_elsewhere_are_fetched_once_and_checked(server, data_root, monkeypatch, shipped):
+def test_weights_elsewhere_are_fetched_once_and_checked(server, data_root, monkeypatch, same):
     folder, url = server
     content = weights.locate("mnist-rot-se2").read_bytes()
     file = "first-galaxies-se2.safetensors"
@@ -117,7 +127,7 @@ def test_weights_elsewhere_are_fetched_once_and_checked(server, data_root, monke
     assert not (data_root / "weights" / file).exists()
     published(hashlib.sha256(content).hexdigest())
     network = models.load("first-galaxies-se2")
-    assert torch.equal(network.state_dict()["19.bias"], shipped.model.state_dict()["19.bias"])
+    assert torch.equal(network.networks[0].state_dict()["19.bias"], same["19.bias"])
     (folder / file).unlink()
     models.load("first-galaxies-se2")
 
@@ -145,9 +155,17 @@ def test_only_weights_that_may_be_are_made_to_be_shipped(tmp_path, monkeypatch, 
     assert made.classes == tuple("0123456789")
     for name, value in made.model.state_dict().items():  # matrices are rounded, variances and biases are not
         assert torch.equal(value, rounded(shipped.model.state_dict()[name]).to(value)), name
+    result["settings"]["data"] |= {"name": "mnist-rot-selection", "train_on_valid": True}
+    (run / "result.json").write_text(json.dumps(result))
+    with pytest.raises(ValueError, match="tested on mnist-rot-selection: give its error on the test images"):
+        make("mine", run, tmp_path)
+    card = make("mine", run, tmp_path, test_error=6.125).read_text(encoding="utf-8")
+    assert "`mnist-rot`, 12,000 turned images" in card
+    assert "| test error | 6.12 %, every test image turned" in card
+    assert "| error on the 8,000 images that choices are made on | 5.00 % |" in card
     monkeypatch.setattr("sepgconv.weights.make.LARGEST", 900_000)
     with pytest.raises(ValueError, match=r"must have at most 900,000 bytes, those of .* have 9\d\d,\d\d\d"):
-        make("mine", run, tmp_path)
+        make("mine", run, tmp_path, test_error=6.125)
     result["settings"]["data"] = {"images": "abc"}
     (run / "result.json").write_text(json.dumps(result))
     with pytest.raises(ValueError, match="must be trained on one of digits, mnist-rot; got a folder"):

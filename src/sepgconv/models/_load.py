@@ -15,6 +15,7 @@ def weights() -> list[str]:
 def load(name: str | Path, *, num_classes: int | None = None) -> nn.Module:
     """A trained network, from normalised images to logits, in evaluation mode.
 
+    Where its recipe averages answers over shifts of the grid, so does the network; with other classes it does not.
     `sepgconv.training.load_trained` gives the names of its classes and how its images are prepared as well.
 
     Args:
